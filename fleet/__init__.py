@@ -1,0 +1,1 @@
+"""Power, lifecycle, probes, placement, lab and the command line."""

@@ -1,0 +1,1 @@
+"""Number formats, packing and the FFN kernels."""

@@ -1,0 +1,1 @@
+"""The site file, node sets, frozen records and the store."""

@@ -1,0 +1,1 @@
+"""DHCP/TFTP/HTTP boot service and the duck image."""

@@ -1,0 +1,1 @@
+"""Client of the control plane of duckd."""

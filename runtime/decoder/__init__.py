@@ -1,0 +1,1 @@
+"""Decoders assembled from a model config."""

@@ -1,0 +1,1 @@
+"""Scheduler, sampler and the request queue."""

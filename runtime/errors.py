@@ -1,0 +1,27 @@
+"""Errors of the runtime, typed by who must act."""
+
+from __future__ import annotations
+
+
+class DuckfleetError(Exception):
+    """Any error that is ours to explain."""
+
+
+class OperatorError(DuckfleetError):
+    """The operator's input is wrong: which file, flag or value, and what to do next."""
+
+
+class MachineError(DuckfleetError):
+    """A machine out there does not do its part; the message names the duck."""
+
+
+class DuckLost(MachineError):
+    """A duck did not answer within the deadline."""
+
+
+class IdentityMismatch(MachineError):
+    """Host and duck disagree about what is served; subclasses name the field."""
+
+
+class InternalError(DuckfleetError):
+    """A bug of ours."""

@@ -1,0 +1,1 @@
+"""The FFN fabric: activations out to the ducks, summed partial vectors back."""

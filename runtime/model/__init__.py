@@ -1,0 +1,1 @@
+"""Model sources, the catalogue, checkpoints and logical chunks."""

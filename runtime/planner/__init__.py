@@ -1,0 +1,1 @@
+"""Pure planning of shards: who holds which columns."""

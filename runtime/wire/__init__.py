@@ -1,0 +1,1 @@
+"""The wire layout, as Python dataclasses held against wire.hpp."""
