@@ -1,18 +1,8 @@
-"""Errors of the runtime, typed by who must act."""
+"""Errors of the runtime."""
 
 from __future__ import annotations
 
-
-class DuckfleetError(Exception):
-    """Any error that is ours to explain."""
-
-
-class OperatorError(DuckfleetError):
-    """The operator's input is wrong: which file, flag or value, and what to do next."""
-
-
-class MachineError(DuckfleetError):
-    """A machine out there does not do its part; the message names the duck."""
+from duckfleet.inventory.errors import MachineError
 
 
 class DuckLost(MachineError):
@@ -21,7 +11,3 @@ class DuckLost(MachineError):
 
 class IdentityMismatch(MachineError):
     """Host and duck disagree about what is served; subclasses name the field."""
-
-
-class InternalError(DuckfleetError):
-    """A bug of ours."""
