@@ -1,1 +1,23 @@
-"""Pure planning of shards: who holds which columns."""
+"""Cuts a model's FFN weights into logical chunks for the ducks. Pure, and free of torch."""
+
+from .check import check
+from .cut import DEFAULT_MAX_CHUNK_BYTES, MAX_TP, cut, fill_digests
+from .plan_json import BadPlan, plan_from_json, plan_to_json
+from .shape import FfnShape, ModelShape, units
+from .sizes import chunk_bytes, section_bytes
+
+__all__ = [
+    "DEFAULT_MAX_CHUNK_BYTES",
+    "MAX_TP",
+    "BadPlan",
+    "FfnShape",
+    "ModelShape",
+    "check",
+    "chunk_bytes",
+    "cut",
+    "fill_digests",
+    "plan_from_json",
+    "plan_to_json",
+    "section_bytes",
+    "units",
+]
