@@ -1,0 +1,45 @@
+"""Node sets (`10.21.1.[101-108]`), in ClusterShell's syntax."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from duckfleet.inventory.errors import OperatorError
+
+MAX_NODES = 1024
+
+
+class BadNodeSet(OperatorError):
+    """A node set that does not parse, or that is not what was asked for."""
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """The nodes of a set, in the set's own order (numbers ascending)."""
+    try:
+        nodes = NodeSet(text)
+        count = len(nodes)
+    except NodeSetException as error:
+        raise BadNodeSet(f"{text!r} is not a node set ({error}); write it like 10.21.1.[101-108]") from error
+    if count == 0:
+        raise BadNodeSet(f"{text!r} is an empty node set")
+    if count > MAX_NODES:
+        raise BadNodeSet(f"{text!r} names {count} nodes; a domain holds at most {MAX_NODES}")
+    return tuple(str(node) for node in nodes)
+
+
+def expand_addresses(text: str) -> tuple[str, ...]:
+    """The IPv4 addresses of a node set, ascending."""
+    found = []
+    for node in expand(text):
+        try:
+            found.append(ipaddress.IPv4Address(node))
+        except ValueError as error:
+            raise BadNodeSet(f"{node!r} in {text!r} is not an IPv4 address") from error
+    return tuple(str(address) for address in sorted(found))
+
+
+def fold(nodes: list[str] | tuple[str, ...]) -> str:
+    """The shortest way to write these nodes: `10.21.1.[101-104]`."""
+    return str(NodeSet.fromlist(list(nodes))) if nodes else ""
