@@ -50,6 +50,12 @@ inline constexpr std::uint16_t kAnyRank = 0xFFFF;    // DataHeader.rank of a bro
 inline constexpr std::uint16_t kAsAssigned = 0xFFFF;  // DataHeader.slice of a request: "your own slice"
 inline constexpr std::uint8_t kWholeSlice = 0xFF;     // DataHeader.part: the parts of a slice, added in order
 
+// Fragments of requests and replies start at a multiple of this, and are a multiple of it long unless they end the
+// message: what has arrived is then one bit a unit, whatever the sender's MTU.
+inline constexpr std::uint32_t kFragmentUnitBytes = 64;
+inline constexpr std::uint32_t kMaxNackRanges = 128;       // in one nack_request or nack_reply
+inline constexpr std::uint32_t kRestOfMessage = 0xFFFFFFFF;  // Range.bytes: up to the message's end
+
 #pragma pack(push, 1)
 
 struct DataHeader {
@@ -75,7 +81,7 @@ struct DataHeader {
   std::uint64_t sequence;       // of that key and direction, strictly increasing: nonce and replay window
   std::uint8_t tag[16];
 };
-static_assert(sizeof(DataHeader) == 84);
+static_assert(sizeof(DataHeader) == 80);
 
 // Request payload: Route[num_tokens][top_k] (ascending expert id in each token), then activations
 // [num_tokens, hidden] in wire_dtype. A layer's shared expert has the id num_experts, so it comes last.
@@ -90,6 +96,9 @@ struct Range {
   std::uint32_t bytes;
 };
 static_assert(sizeof(Range) == 8);
+
+// Nonce of a datagram's tag, 12 bytes: the direction as u32, then DataHeader.sequence.
+enum class Direction : std::uint32_t { kHostToDuck = 0, kDuckToHost = 1 };
 
 // ---------------------------------------------------------------------------------------------------------
 // Control plane (TCP). Frames: ControlHeader + payload; a reply repeats request_id.
@@ -125,6 +134,11 @@ inline constexpr std::uint32_t kMaxChunkBytes = 1u << 28;
 inline constexpr std::uint16_t kMaxTokens = 128;  // a longer batch is sent as several requests
 inline constexpr std::uint16_t kMaxTopK = 64;
 inline constexpr std::uint32_t kMaxHidden = 1u << 16;
+inline constexpr std::uint32_t kMaxLayers = 1u << 12;
+inline constexpr std::uint16_t kMaxTp = 64;
+inline constexpr std::uint32_t kDigestBytes = 32;  // BLAKE2b-256
+inline constexpr std::uint32_t kMaxHave = 8192;    // digests in one kHave
+inline constexpr std::uint32_t kMaxAssign = 16384;  // digests in one kAssign
 
 struct ControlHeader {
   std::uint32_t magic;
@@ -134,6 +148,174 @@ struct ControlHeader {
   std::uint32_t length;  // of the payload
 };
 static_assert(sizeof(ControlHeader) == 16);
+
+// -- hello, in clear ----------------------------------------------------------------------------------------
+enum class ControlMode : std::uint8_t {
+  kPlain = 0,  // --no-auth on both sides, and only then
+  kKeyed = 1,
+};
+
+struct Hello {
+  std::uint8_t mode;  // ControlMode
+  std::uint8_t zero[7];
+  std::uint8_t ephemeral[32];  // X25519 public key of this connection; zero in plain mode
+};
+static_assert(sizeof(Hello) == 40);
+
+struct HelloReply {
+  std::uint8_t mode;  // as in Hello; anything else is answered with kError
+  std::uint8_t zero[7];
+  std::uint8_t ephemeral[32];
+  std::uint8_t confirm[16];        // proves that the duck knows the enrolment secret and the fleet's public key
+  std::uint8_t stream_header[24];  // of the secretstream from duck to host
+};
+static_assert(sizeof(HelloReply) == 80);
+// In keyed mode the host now sends a frame `u32 24, stream_header[24]` of its own stream; all that follows is sealed.
+
+// -- errors -------------------------------------------------------------------------------------------------
+enum class ErrorCode : std::uint16_t {
+  // the frame or the connection
+  kMalformed = 1,
+  kProtocolVersion = 2,
+  kAuthRequired = 3,       // plain hello to a duck that has keys
+  kAuthNotConfigured = 4,  // keyed hello to a duck started with --no-auth
+  kTooManyConnections = 5,
+  kUnknownType = 6,
+  kTooLarge = 7,
+  kInternal = 8,
+  // identity: host and duck disagree about what is served
+  kModelDigest = 20,
+  kShardDigest = 21,
+  kRank = 22,
+  kTp = 23,
+  kFormat = 24,
+  kNumLayers = 25,
+  kHidden = 26,
+  kWireDtype = 27,
+  kTagAlgorithm = 28,
+  // order and placement
+  kStaleGeneration = 30,
+  kNotAssigned = 31,
+  kChunkMissing = 32,  // an assigned chunk is not held
+  kChunkUnfit = 33,    // an assigned chunk's format, layer, hidden size or place does not fit the assignment
+  // chunks
+  kChunkDigest = 40,
+  kChunkInvalid = 41,
+  kChunkSize = 42,
+  kNoMemory = 43,
+  kChunkInUse = 44,
+  kChunkOrder = 45,  // data without begin, end before all bytes, begin twice
+};
+
+struct ErrorReply {  // then UTF-8 text for a person, up to the end of the payload
+  std::uint16_t code;  // ErrorCode
+  std::uint16_t zero;
+};
+static_assert(sizeof(ErrorReply) == 4);
+
+// -- identity, assignment, session --------------------------------------------------------------------------
+inline constexpr std::uint8_t kIdentityAssigned = 1;    // IdentityReply.flags
+inline constexpr std::uint8_t kIdentityConfigured = 2;
+
+struct IdentityReply {
+  std::uint16_t protocol_version;
+  std::uint16_t rank;    // of the assignment, as are tp, format, num_layers, hidden and the digests; else zero
+  std::uint16_t tp;
+  std::uint8_t format;   // kernels' format id
+  std::uint8_t flags;
+  std::uint32_t generation;  // the highest this duck has accepted
+  std::uint32_t num_layers;
+  std::uint32_t hidden;
+  std::uint32_t num_chunks;  // held, assigned or not
+  std::uint64_t held_bytes;  // packed
+  std::uint64_t session;     // 0: none configured
+  std::uint64_t instance;    // random at each start of duckd
+  std::uint64_t mem_total_bytes;
+  std::uint64_t mem_available_bytes;
+  std::uint16_t num_threads;  // of the compute team
+  std::uint16_t num_cpus;
+  std::uint16_t data_port;
+  std::uint8_t tag_algorithms;  // bit i: TagAlgorithm i
+  std::uint8_t wire_dtypes;     // bit i: WireDtype i
+  std::uint8_t model_digest[32];
+  std::uint8_t shard_digest[32];  // BLAKE2b-256 of the assigned digests, one after the other, in canonical order
+  char kernels[16];               // implementation in use; zero-padded, as the next two
+  char duckd_version[32];
+  char hostname[64];
+};
+static_assert(sizeof(IdentityReply) == 248);
+
+struct Assign {  // then num_chunks digests of 32 bytes, canonical order
+  std::uint32_t generation;
+  std::uint32_t num_layers;
+  std::uint32_t hidden;
+  std::uint16_t rank;
+  std::uint16_t tp;
+  std::uint8_t format;
+  std::uint8_t zero[3];
+  std::uint32_t num_chunks;
+  std::uint8_t model_digest[32];
+};
+static_assert(sizeof(Assign) == 56);
+
+// A session is configured on an assigned duck; each field that both sides know is compared and has its ErrorCode.
+// Keys are fresh for each Configure: their sequences start anew, and a nonce must never be used twice.
+struct Configure {
+  std::uint64_t session;  // random, not 0
+  std::uint32_t generation;
+  std::uint32_t num_layers;
+  std::uint32_t hidden;
+  std::uint16_t rank;
+  std::uint16_t tp;
+  std::uint8_t format;
+  std::uint8_t wire_dtype;     // WireDtype of requests
+  std::uint8_t tag_algorithm;  // TagAlgorithm of both keys
+  std::uint8_t zero;
+  std::uint8_t host_address[4];         // IPv4, network order: where requests come from and replies go to
+  std::uint16_t host_port;
+  std::uint16_t reply_fragment_bytes;   // payload of a reply datagram at most; a multiple of kFragmentUnitBytes
+  std::uint32_t domain_key_id;          // of requests that every duck of the domain must be able to check
+  std::uint32_t duck_key_id;            // of replies, and of unicasts to this duck
+  std::uint64_t pace_bytes_per_s;       // replies are not sent faster; 0: as fast as the link takes them
+  std::uint8_t domain_key[32];
+  std::uint8_t duck_key[32];
+  std::uint8_t model_digest[32];
+  std::uint8_t shard_digest[32];
+};
+static_assert(sizeof(Configure) == 180);
+
+// -- chunks -------------------------------------------------------------------------------------------------
+// kHave: digests of 32 bytes, at most kMaxHave. kHaveReply: a byte each, 1 held, 0 not.
+struct ChunkBegin {  // kChunkBegin, answered; then kChunkData, unanswered: ChunkData and bytes, in order
+  std::uint8_t digest[32];
+  std::uint64_t total_bytes;
+};
+static_assert(sizeof(ChunkBegin) == 40);
+
+struct ChunkData {  // then the bytes
+  std::uint64_t offset;
+};
+static_assert(sizeof(ChunkData) == 8);
+
+struct ChunkDrop {  // kChunkDrop, answered
+  std::uint8_t digest[32];
+};
+static_assert(sizeof(ChunkDrop) == 32);
+
+// -- probe, shutdown ----------------------------------------------------------------------------------------
+inline constexpr std::uint32_t kProbeMeasure = 1;  // ProbeRequest.flags: measure read bandwidth (takes part of a second)
+
+struct ProbeRequest {
+  std::uint32_t flags;
+};
+static_assert(sizeof(ProbeRequest) == 4);
+
+inline constexpr std::uint32_t kShutdownDropStore = 1;  // ShutdownRequest.flags: remove the chunks under --store
+
+struct ShutdownRequest {
+  std::uint32_t flags;
+};
+static_assert(sizeof(ShutdownRequest) == 4);
 
 #pragma pack(pop)
 
