@@ -1,0 +1,129 @@
+"""Blocking client of one duck's control plane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from duckfleet.runtime.wire import (
+    MAX_CONTROL_PAYLOAD,
+    ChunkBegin,
+    ChunkData,
+    ChunkDrop,
+    ControlType,
+    FleetKeys,
+    IdentityReply,
+    ProbeRequest,
+    ShutdownRequest,
+)
+from duckfleet.runtime.wire.constants import MAX_HAVE, PROBE_MEASURE, SHUTDOWN_DROP_STORE
+
+from .connection import ControlConnection
+from .errors import ProtocolViolation
+from .records import Assignment, Identity, SessionConfig
+
+_PIECE_BYTES = MAX_CONTROL_PAYLOAD - 4096
+_PROBE_TIMEOUT_S = 30.0
+_CHUNK_END_TIMEOUT_S = 120.0  # the duck hashes and packs up to 256 MB before it answers
+
+Progress = Callable[[int], None]  # bytes sent since the last call
+
+
+class ControlClient:
+    """One duck. Every method raises a `MachineError` that names the duck; refusals have types of their own.
+
+    `timeout_s` bounds each exchange. `keys` None speaks to a duck started with --no-auth.
+    """
+
+    def __init__(
+        self, address: str, port: int, keys: FleetKeys | None, timeout_s: float = 5.0, *, name: str = ""
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._duck = name or f"{address}:{port}"
+        self._connection = ControlConnection(address, port, keys, timeout_s, self._duck)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._connection.close()
+
+    def identity(self) -> Identity:
+        """Version, assignment, session, memory."""
+        payload = self._request(ControlType.IDENTITY, b"", ControlType.IDENTITY_REPLY)
+        return Identity.from_wire(IdentityReply.unpack(payload))
+
+    def have(self, digests: Sequence[str]) -> list[bool]:
+        """Which chunks the duck holds."""
+        held: list[bool] = []
+        for start in range(0, len(digests), MAX_HAVE):
+            some = digests[start : start + MAX_HAVE]
+            payload = self._request(ControlType.HAVE, b"".join(map(bytes.fromhex, some)), ControlType.HAVE_REPLY)
+            if len(payload) != len(some):
+                raise ProtocolViolation(f"duck {self._duck} answered for {len(payload)} chunks instead of {len(some)}")
+            held.extend(byte == 1 for byte in payload)
+        return held
+
+    def put_chunk(self, digest: str, data: bytes | bytearray | memoryview, progress: Progress | None = None) -> None:
+        """Send one logical chunk; returns when the duck has verified, packed and kept it. Held already: a no-op."""
+        view = memoryview(data).cast("B")
+        self._request(ControlType.CHUNK_BEGIN, ChunkBegin(bytes.fromhex(digest), len(view)).pack(), ControlType.OK)
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            self._connection.send(
+                ControlType.CHUNK_DATA, ChunkData(start).pack() + bytes(piece), max(self._timeout_s, 10.0)
+            )
+            if progress is not None:
+                progress(len(piece))
+        self._request(ControlType.CHUNK_END, b"", ControlType.OK, max(self._timeout_s, _CHUNK_END_TIMEOUT_S))
+
+    def drop_chunk(self, digest: str) -> None:
+        """Forget a chunk. Raises `ChunkInUse` when it is assigned."""
+        self._request(ControlType.CHUNK_DROP, ChunkDrop(bytes.fromhex(digest)).pack(), ControlType.OK)
+
+    def assign(self, assignment: Assignment) -> None:
+        """Make held chunks the duck's shard. Ends a running session when the assignment is a different one."""
+        self._request(ControlType.ASSIGN, assignment.to_wire(), ControlType.OK)
+
+    def configure(self, config: SessionConfig) -> None:
+        """Start a session on the assigned shard. Raises a subclass of `IdentityMismatch` for what does not agree."""
+        self._request(ControlType.CONFIGURE, config.to_wire(), ControlType.OK)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and times since duckd's start (docs/wire.md lists them)."""
+        return self._json(self._request(ControlType.STATS, b"", ControlType.STATS_REPLY))
+
+    def probe(self, *, measure: bool = True) -> dict[str, Any]:
+        """What the box is; `measure` includes read bandwidth and takes part of a second."""
+        request = ProbeRequest(PROBE_MEASURE if measure else 0).pack()
+        return self._json(
+            self._request(ControlType.PROBE, request, ControlType.PROBE_REPLY, max(self._timeout_s, _PROBE_TIMEOUT_S))
+        )
+
+    def shutdown(self, *, drop_store: bool = False) -> None:
+        """End the daemon; `drop_store` removes its kept chunks as well."""
+        request = ShutdownRequest(SHUTDOWN_DROP_STORE if drop_store else 0).pack()
+        self._request(ControlType.SHUTDOWN, request, ControlType.OK)
+
+    def _request(self, kind: ControlType, payload: bytes, wanted: ControlType, timeout_s: float | None = None) -> bytes:
+        answer, body = self._connection.request(kind, payload, timeout_s or self._timeout_s)
+        if answer != wanted:
+            raise ProtocolViolation(f"duck {self._duck} answered {kind.name} with {answer.name}")
+        return body
+
+    def _json(self, payload: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(payload)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ProtocolViolation(f"duck {self._duck} sent what is no JSON object")
+        return value
