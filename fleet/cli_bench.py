@@ -1,9 +1,0 @@
-"""To come."""
-
-from __future__ import annotations
-
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    pass

@@ -1,1 +1,0 @@
-"""The lab: a fleet without the hardware. Here: ducks as processes."""

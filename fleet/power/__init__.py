@@ -1,1 +1,0 @@
-"""Power: how a duck is started, stopped and restarted from outside."""
