@@ -7,6 +7,8 @@ went_silent; `off` and `reboot` power_cut and reboot_sent; the clock timed_out; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from duckfleet.inventory.errors import InternalError
 
 STATES = (
@@ -44,6 +46,9 @@ TIMEOUT_S: dict[str, float | None] = {
     "serving": 90.0,  # the server renews it; one that was killed does not
     "lost": None,
 }
+
+
+Decide = Callable[[str, str], str]
 
 
 class UnlistedTransition(InternalError):

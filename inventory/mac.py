@@ -30,7 +30,7 @@ def normalise_octets(text: str) -> str:
 def parse_mac(text: str) -> str:
     """Canonical form (`aa:bb:cc:dd:ee:ff`) of a MAC that one machine can have.
 
-    Raises `BadMac` for anything else: malformed, all-zero, broadcast, multicast (lowest bit of the first octet, IEEE 802).
+    Raises `BadMac` for anything else: malformed, all-zero, broadcast, multicast (IEEE 802: the first octet is odd).
     """
     mac = normalise_octets(text)
     if mac == "00:00:00:00:00:00":

@@ -109,7 +109,8 @@ class Store:
     ) -> Transition:
         """Take `event` for this duck: read its state, ask `decide`, write the new state and the log line, as one.
 
-        A state that stays the same keeps the time it began, unless `restart`. Whatever `decide` raises for an unlisted transition passes through and nothing is written.
+        A state that stays the same keeps the time it began, unless `restart`. Whatever `decide` raises for an
+        unlisted transition passes through and nothing is written.
         """
         with self._write() as connection:
             state = self._lock_state(connection, duck)

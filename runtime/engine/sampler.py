@@ -127,9 +127,9 @@ def token_logprob(logits: F32, token_id: int, num_top: int) -> TokenLogprob:
     num_top = min(num_top, logprobs.size)
     best: Sequence[int] = ()
     if num_top:
-        threshold = np.partition(logprobs, logprobs.size - num_top)[logprobs.size - num_top]
-        tied = np.flatnonzero(logprobs >= threshold)
-        best = tied[np.argsort(-logprobs[tied], kind="stable")][:num_top].tolist()
+        threshold = np.partition(logits, logits.size - num_top)[logits.size - num_top]
+        tied = np.flatnonzero(logits >= threshold)
+        best = tied[np.argsort(-logits[tied], kind="stable")][:num_top].tolist()
     top = tuple(TokenAlternative(token, float(logprobs[token])) for token in best)
     return TokenLogprob(token_id, float(logprobs[token_id]), top)
 

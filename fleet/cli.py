@@ -1,0 +1,144 @@
+"""`duckctl`: the command line. Here: its options, the list of its command modules, and its exit codes.
+
+A command module has a function `register(app)` that adds its commands; it imports what takes time inside them, so that
+`--help` answers at once. Exit codes: 0 all is well; 1 a machine or a step failed; 2 wrong usage, site file or state;
+3 some ducks are not well (the output says which); 130 interrupted; 70 a bug of ours, with its traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from duckfleet.fleet import console
+from duckfleet.fleet.context import FleetContext
+from duckfleet.inventory.errors import InternalError, MachineError, OperatorError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_SOME_DUCKS = 3
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+COMMAND_MODULES = (
+    "duckfleet.fleet.cli_setup",
+    "duckfleet.fleet.cli_lab",
+    "duckfleet.fleet.cli_power",
+    "duckfleet.fleet.cli_ducks",
+    "duckfleet.fleet.cli_model",
+    "duckfleet.fleet.cli_serve",
+    "duckfleet.fleet.cli_bench",
+)
+OPTIONAL_COMMAND_MODULES = ("duckfleet.fleet.cli_pxe", "duckfleet.fleet.cli_vm")
+"""Modules of parts that a build may lack."""
+
+app = typer.Typer(
+    name="duckctl",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 all is well · 1 a machine or a step failed · 2 wrong usage, site file or state · "
+    "3 some ducks are not well · 130 interrupted. Shell completion: duckctl --install-completion",
+)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="State directory (keys, store, models, chunks, lab). Default: $DUCKFLEET_STATE, else "
+            "~/.local/state/duckfleet, or /var/lib/duckfleet as root.",
+        ),
+    ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Site file. Default: $DUCKFLEET_SITE, else ./duckfleet.toml, else the running lab's.",
+        ),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Speak to ducks that were started without keys. For experiments only.")
+    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """From a shelf of powered-off mini-PCs to a served language model far too large for any one of them.
+
+    To try it without any hardware: duckctl demo. A fleet's day: duckctl wake --wait, probe, place MODEL, serve.
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"duckctl {installed('duckfleet')}")
+        raise typer.Exit
+    context.obj = FleetContext.of(state, site, no_auth=no_auth)
+    if no_auth:
+        console.err.print(
+            "--no-auth: nothing on the wire is authenticated or encrypted; anyone on the network can stop ducks, "
+            "change weights and forge tokens",
+            style="bold red",
+        )
+
+
+def _register() -> None:
+    for name in COMMAND_MODULES:
+        importlib.import_module(name).register(app)
+    for name in OPTIONAL_COMMAND_MODULES:
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name).register(app)
+
+
+_register()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit with its code; errors of operator and machines are one clear message each."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(arguments, prog_name="duckctl", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        console.err.print("interrupted", style="yellow")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except OperatorError as error:
+        console.fail(str(error))
+        return EXIT_USAGE
+    except MachineError as error:
+        console.fail(str(error))
+        return EXIT_FAILED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader went away, as with `| head`; nothing more can be said
+        return EXIT_FAILED
+    except InternalError as error:
+        return _bug(str(error))
+    except Exception as error:
+        return _bug(f"{type(error).__name__}: {error}")
+
+
+def _bug(text: str) -> int:
+    traceback.print_exc()
+    console.fail(f"this is a bug of duckfleet, please report it with the lines above: {text}")
+    return EXIT_BUG
+
+
+if __name__ == "__main__":
+    main()

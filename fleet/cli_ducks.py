@@ -1,0 +1,177 @@
+"""`duckctl probe`, `status`, `log`: what is known of the ducks."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from duckfleet.fleet import console
+from duckfleet.fleet.cli_options import Ducks, Json, fleet_of
+
+
+def register(app: typer.Typer) -> None:
+    app.command("probe")(probe)
+    app.command("status")(status)
+    app.command("log")(log)
+
+
+def probe(context: typer.Context, ducks: Ducks = None, json: Json = False) -> None:
+    """Ask ducks what they are and measure them; the evidence that place and serve rest on.
+
+    A probe that could not run is `unknown`, never bad and never good. Exit code 3 unless all are healthy.
+    """
+    from duckfleet.fleet.cli import EXIT_SOME_DUCKS
+    from duckfleet.fleet.probing import ProbeResult, probe_all
+
+    fleet = fleet_of(context)
+    chosen = fleet.site.select(ducks or [])
+    with console.progress_bars() as progress:
+        task = progress.add_task(f"probing {len(chosen)} ducks", total=len(chosen), unit="ducks")
+
+        def report(_result: ProbeResult) -> None:
+            progress.advance(task)
+
+        results = probe_all(fleet.site, fleet.known_store, fleet.keys, chosen, report)
+    if json:
+        console.print_json([_probe_json(result) for result in results])
+    else:
+        console.out.print(
+            console.table(
+                ("duck", "verdict", "cpu", "threads", "RAM", "read", "kernels", "remarks"),
+                [_probe_row(result) for result in results],
+                right="threads RAM read",
+            )
+        )
+    if any(result.verdict != "healthy" for result in results):
+        raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+def _probe_json(result: Any) -> dict[str, Any]:
+    return {
+        "duck": result.duck.name,
+        "verdict": result.verdict,
+        "reasons": result.reasons,
+        "facts": result.facts,
+        "took_s": round(result.took_s, 3),
+    }
+
+
+def _probe_row(result: Any) -> tuple[Any, ...]:
+    facts = result.facts
+    if facts is None:
+        return (result.duck.name, console.state_text(result.verdict), "", "", "", "", "", "; ".join(result.reasons))
+    return (
+        result.duck.name,
+        console.state_text(result.verdict),
+        facts.cpu,
+        str(facts.num_threads or ""),
+        console.size(facts.ram_bytes) if facts.ram_bytes else "",
+        f"{facts.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s" if facts.read_bandwidth_bytes_per_s else "",
+        facts.kernels,
+        "; ".join(result.reasons),
+    )
+
+
+def status(context: typer.Context, ducks: Ducks = None, json: Json = False) -> None:
+    """Show every duck: its state, since when, and what it holds. Exit code 3 when some cannot serve."""
+    from duckfleet.fleet.cli import EXIT_SOME_DUCKS
+    from duckfleet.fleet.musters import gather
+    from duckfleet.fleet.rosters import why_missing
+
+    fleet = fleet_of(context)
+    chosen = fleet.site.select(ducks or [])
+    store = fleet.known_store
+    evidence = gather(fleet.site, store)
+    placements = store.latest_placements()
+    now_s = time.time()
+    rows, values = [], []
+    not_well = 0
+    for duck in chosen:
+        known = evidence[duck.mac]
+        assert known.row is not None
+        reason = why_missing(known, now_s)
+        not_well += reason is not None
+        placement = placements.get(duck.mac)
+        held = f"{placement.model} rank {placement.rank}" if placement and known.row.state in _HOLDING else ""
+        probed = f"{console.age(now_s - known.probed_at_s)} ago" if known.facts else "never"
+        since = console.age(now_s - known.row.since_s)
+        rows.append(
+            (
+                duck.name,
+                duck.address,
+                duck.rack,
+                console.state_text(known.row.state),
+                since,
+                probed,
+                held,
+                reason.partition("; `")[0] if reason else duck.notes,
+            )
+        )
+        values.append(
+            {
+                "duck": duck.name,
+                "mac": duck.mac,
+                "address": duck.address,
+                "domain": duck.domain,
+                "rack": duck.rack,
+                "notes": duck.notes,
+                "state": known.row.state,
+                "since_s": known.row.since_s,
+                "evidence": known.row.evidence,
+                "probed_at_s": known.probed_at_s or None,
+                "facts": known.facts,
+                "holds": known.holds,
+                "placement": placement,
+                "missing": reason,
+            }
+        )
+    if json:
+        console.print_json(values)
+    else:
+        columns = ("duck", "address", "rack", "state", "since", "probed", "holds", "remarks")
+        console.out.print(console.table(columns, rows, right="since probed"))
+    if not_well:
+        raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+_HOLDING = ("placed", "serving")
+
+
+def log(
+    context: typer.Context,
+    ducks: Ducks = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many of the newest lines.")] = 50,
+    json: Json = False,
+) -> None:
+    """Show the event log: every change of a duck's state, with its evidence."""
+    fleet = fleet_of(context)
+    macs = [duck.mac for duck in fleet.site.select(ducks)] if ducks else []
+    events = fleet.store.events(macs, limit=limit)
+    if json:
+        console.print_json(events)
+        return
+    width = max((len(event.duck) for event in events), default=0)
+    for event in events:
+        console.out.print(_log_line(event, width), soft_wrap=True)
+
+
+def _log_line(event: Any, width: int) -> Text:
+    line = Text(console.moment(event.at_s) + "  ", "dim") + Text((event.duck or "fleet").ljust(width) + "  ", "bold")
+    line += _change(event) + Text(f"  {event.kind}", "cyan")
+    for key, value in event.evidence.items():
+        line += Text(f"  {key} ", "dim") + Text(_short(value), "")
+    return line + Text(f"  by {event.actor}", "dim")
+
+
+def _change(event: Any) -> Text:
+    if not event.to_state or event.from_state == event.to_state:
+        return console.state_text(event.to_state)
+    return console.state_text(event.from_state) + " → " + console.state_text(event.to_state)
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 120 else text[:117] + "…"

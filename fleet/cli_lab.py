@@ -1,0 +1,123 @@
+"""`duckctl lab`: a fleet without the hardware."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from duckfleet.fleet import console
+from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.fleet.context import FleetContext
+
+lab_app = typer.Typer(
+    no_args_is_help=True, help="A fleet without the hardware: ducks as processes, or as virtual machines (--vm)."
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(lab_app, name="lab")
+
+
+@lab_app.command("up")
+def up(
+    context: typer.Context,
+    ducks: Annotated[int, typer.Option(min=1, help="How many ducks.")] = 4,
+    domains: Annotated[
+        int | None, typer.Option(min=1, help="In how many broadcast domains (eight ducks each).")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each duck.")] = 1,
+    spin_us: Annotated[int, typer.Option(min=0, help="How long idle threads spin before they block.")] = 0,
+    base_port: Annotated[
+        int | None, typer.Option(min=1024, max=65000, help="First of 16 ports. Default: the first free block.")
+    ] = None,
+    vm: Annotated[bool, typer.Option("--vm", help="Virtual machines that really PXE-boot (root).")] = False,
+) -> None:
+    """Start a lab: every duck is off until its magic packet comes.
+
+    Ducks live at 127.21.[1-4].[101-108], each a duckd behind a power relay that listens for magic packets. Then:
+    duckctl wake --wait; duckctl probe; duckctl place MODEL; duckctl serve. `duckctl lab down` ends it all.
+    """
+    fleet = fleet_of(context)
+    if vm:
+        from duckfleet.fleet import cli_vm
+
+        cli_vm.lab_up(fleet, ducks)
+        return
+    from duckfleet.fleet.lab import processes
+    from duckfleet.fleet.lab.plan import plan_lab
+    from duckfleet.runtime.control import duckd_path
+
+    ensure_keys(fleet)
+    keys_dir = None if fleet.no_auth else fleet.keys_dir
+    plan = plan_lab(processes.new_lab_id(), ducks, num_domains=domains, base_port=base_port or 47_000)
+    if base_port is None:
+        plan = processes.find_free_ports(plan)
+    options = processes.DaemonOptions(
+        duckd_path(),
+        threads,
+        spin_us,
+        fleet_key=keys_dir / "fleet.pub" if keys_dir else None,
+        enrolment=keys_dir / "enrolment.secret" if keys_dir else None,
+    )
+    fleet.make_state_dir()
+    site = processes.lab_up(fleet.lab_dir, plan, options)
+    console.out.print(f"lab of {ducks} ducks is up, all off; site file {site}", markup=False, soft_wrap=True)
+
+
+@lab_app.command("down")
+def down(context: typer.Context) -> None:
+    """End every process of the lab, also what a crash left, and remove its folder. Weights and keys stay."""
+    from duckfleet.fleet.lab import processes
+
+    fleet = fleet_of(context)
+    if not fleet.lab_dir.exists():
+        console.out.print("no lab is up")
+        return
+    status = _status_or_none(fleet)
+    if status is not None and status.kind == "vm":
+        from duckfleet.fleet import cli_vm
+
+        cli_vm.lab_down(fleet)
+        return
+    ended = processes.lab_down(fleet.lab_dir)
+    console.out.print(f"lab is down, {ended} processes ended")
+
+
+@lab_app.command("status")
+def status(context: typer.Context, json: Json = False) -> None:
+    """Show the lab's processes."""
+    from duckfleet.fleet.lab import processes
+
+    fleet = fleet_of(context)
+    found = processes.lab_status(fleet.lab_dir)
+    if json:
+        console.print_json(found)
+    elif found is None:
+        console.out.print("no lab is up")
+    else:
+        relay = f"pid {found.relay_pid}" if found.relay_pid else "not running: the lab crashed; `duckctl lab down`"
+        rows = [
+            (duck.name, duck.address, duck.mac, f"on (pid {duck.pid})" if duck.pid else "off") for duck in found.ducks
+        ]
+        console.out.print(f"power relay: {relay}")
+        console.out.print(console.table(("duck", "address", "mac", "power"), rows))
+
+
+def ensure_keys(fleet: FleetContext) -> None:
+    """Make the fleet's keys when there are none yet."""
+    from duckfleet.runtime.wire import FleetKeys
+
+    if not fleet.no_auth and not (fleet.keys_dir / "fleet.key").exists():
+        fleet.make_state_dir()
+        FleetKeys.generate().save(fleet.keys_dir)
+
+
+def _status_or_none(fleet: FleetContext) -> object | None:
+    from duckfleet.fleet.lab import processes
+    from duckfleet.inventory.errors import OperatorError
+
+    try:
+        return processes.lab_status(fleet.lab_dir)
+    except OperatorError:
+        return None

@@ -1,0 +1,130 @@
+"""What a person sees: tables and lines on standard output, progress and errors on standard error, or JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from duckfleet.inventory.codec import to_plain
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+STATE_STYLE = {
+    "healthy": "green",
+    "placed": "green",
+    "serving": "bold green",
+    "up": "cyan",
+    "waking": "yellow",
+    "dhcp": "yellow",
+    "loading": "yellow",
+    "probing": "yellow",
+    "degraded": "magenta",
+    "quarantined": "bold magenta",
+    "lost": "bold red",
+    "off": "dim",
+    "unknown": "dim",
+}
+
+
+def state_text(state: str) -> Text:
+    return Text(state, STATE_STYLE.get(state, ""))
+
+
+def print_json(value: Any) -> None:
+    """One JSON value; records become objects."""
+    out.print(json.dumps(to_plain(value), indent=2, ensure_ascii=False, default=str), markup=False, soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, title: str = "", right: str = "") -> Table:
+    """A table; columns named in `right` (separated by blanks) hold numbers; columns without any content are left out."""
+    filled = [i for i in range(len(columns)) if not rows or any(len(row[i]) for row in rows)]
+    columns, rows = [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
+    made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=_BOX)
+    for column in columns:
+        numeric = column in right.split()
+        whole = numeric or column in _UNBROKEN
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def progress_bars() -> Progress:
+    """Bars on standard error that vanish when done; where it is no terminal they do not show."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        _Amount(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+
+
+class _Amount(ProgressColumn):
+    """Bytes, or a count, as the task says in its field `unit`."""
+
+    def render(self, task: Task) -> Text:
+        unit = task.fields.get("unit", "bytes")
+        if unit == "bytes":
+            done, total = size(int(task.completed)), size(int(task.total)) if task.total is not None else "?"
+        else:
+            done, total = f"{int(task.completed)}", f"{int(task.total)}" if task.total is not None else "?"
+        return Text(f"{done} of {total}" if task.total is not None else done, "cyan")
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for a person, in powers of 1024."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def age(seconds: float) -> str:
+    """A span of time for a person: 12 s, 3 min, 5 h, 2 d."""
+    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def moment(at_s: float) -> str:
+    """A time of day; with the date when it was not today."""
+    then = time.localtime(at_s)
+    same_day = time.strftime("%F", then) == time.strftime("%F")
+    return time.strftime("%H:%M:%S" if same_day else "%F %H:%M:%S", then)
+
+
+def note(text: str) -> None:
+    """A line about what goes on, on standard error."""
+    err.print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def fail(text: str) -> None:
+    """The lines of an error, on standard error."""
+    for number, line in enumerate(text.splitlines() or [""]):
+        prefix = Text("duckctl: ", "bold red") if number == 0 else Text("         ")
+        err.print(prefix + Text(line), soft_wrap=True)
+
+
+def _box() -> Any:
+    from rich import box
+
+    return box.SIMPLE_HEAD
+
+
+_BOX = _box()
+_UNBROKEN = ("duck", "address", "mac", "state", "model", "name", "verdict")

@@ -1,0 +1,1 @@
+"""The lab: a fleet without the hardware. Here: ducks as processes."""

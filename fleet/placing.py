@@ -1,0 +1,125 @@
+"""Give every duck the chunks that it lacks: all ducks at once, in bounded memory, picking up where a stop left off."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from duckfleet.fleet.reach import connect, on_all
+from duckfleet.inventory.errors import MachineError, OperatorError
+from duckfleet.inventory.plan import Chunk, ShardPlan
+from duckfleet.inventory.site import Duck, Site
+from duckfleet.runtime.control import ChunkDigestMismatch
+from duckfleet.runtime.wire import FleetKeys
+
+TRIES_A_CHUNK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementResult:
+    """What one duck holds of the plan now. `error` empty: all of it."""
+
+    duck: Duck
+    rank: int
+    num_chunks: int
+    total_bytes: int
+    moved_bytes: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Progress of one duck: bytes to move in all, and moved since the last report."""
+
+    duck: Duck
+    to_move_bytes: int
+    moved_bytes: int
+
+
+def place_all(
+    site: Site,
+    keys: FleetKeys | None,
+    plan: ShardPlan,
+    ranks: Sequence[Duck],
+    chunks_dir: Path,
+    report: Callable[[Moved], None] = lambda _moved: None,
+) -> list[PlacementResult]:
+    """Place the plan on its ducks, `ranks[r]` being rank r; results by rank. A duck that fails does not stop others."""
+    if len(ranks) != plan.tp:
+        raise OperatorError(f"the plan of {plan.model} is cut for {plan.tp} ducks, not {len(ranks)}")
+    rank_of = {duck.mac: rank for rank, duck in enumerate(ranks)}
+    results: dict[str, PlacementResult] = {}
+
+    def work(duck: Duck) -> PlacementResult:
+        return place_one(site, keys, plan, rank_of[duck.mac], duck, chunks_dir, report)
+
+    for duck, result in on_all(ranks, work):
+        if isinstance(result, MachineError):
+            wanted = _wanted(plan, rank_of[duck.mac])
+            total = sum(chunk.num_bytes for chunk in wanted.values())
+            result = PlacementResult(duck, rank_of[duck.mac], len(wanted), total, 0, str(result))
+        results[duck.mac] = result
+    return [results[duck.mac] for duck in ranks]
+
+
+def place_one(
+    site: Site,
+    keys: FleetKeys | None,
+    plan: ShardPlan,
+    rank: int,
+    duck: Duck,
+    chunks_dir: Path,
+    report: Callable[[Moved], None],
+) -> PlacementResult:
+    """Send one duck what it lacks. Raises a `MachineError` naming the duck when that cannot be done."""
+    wanted = _wanted(plan, rank)
+    total_bytes = sum(chunk.num_bytes for chunk in wanted.values())
+    with connect(site, duck, keys) as client:
+        held = client.have(list(wanted))
+        lacking = [chunk for chunk, is_held in zip(wanted.values(), held, strict=True) if not is_held]
+        to_move_bytes = sum(chunk.num_bytes for chunk in lacking)
+        report(Moved(duck, to_move_bytes, 0))
+        for chunk in lacking:
+            with _mapped(chunks_dir / chunk.digest, chunk) as content:
+                for attempt in range(TRIES_A_CHUNK):
+                    try:
+                        client.put_chunk(chunk.digest, content, lambda sent: report(Moved(duck, to_move_bytes, sent)))
+                        break
+                    except ChunkDigestMismatch:  # spoilt on its way: the duck threw it away, so send it again
+                        if attempt == TRIES_A_CHUNK - 1:
+                            raise
+    return PlacementResult(duck, rank, len(wanted), total_bytes, to_move_bytes)
+
+
+def _wanted(plan: ShardPlan, rank: int) -> Mapping[str, Chunk]:
+    return {plan.chunks[index].digest: plan.chunks[index] for index in plan.holders[rank]}
+
+
+class _mapped:
+    """A chunk's file, mapped: the kernel reads ahead and drops behind, so memory stays bounded however large it is."""
+
+    def __init__(self, path: Path, chunk: Chunk) -> None:
+        self._path = path
+        self._chunk = chunk
+
+    def __enter__(self) -> memoryview:
+        try:
+            with self._path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except (OSError, ValueError) as error:
+            raise OperatorError(
+                f"chunk {self._path} cannot be read ({error}); `duckctl model prepare` makes it again"
+            ) from error
+        self._view = memoryview(self._map)
+        if len(self._view) != self._chunk.num_bytes:
+            raise OperatorError(
+                f"chunk {self._path} has {len(self._view)} bytes instead of {self._chunk.num_bytes}; remove it, "
+                f"`duckctl model prepare` makes it again"
+            )
+        return self._view
+
+    def __exit__(self, *_: object) -> None:
+        self._view.release()
+        self._map.close()

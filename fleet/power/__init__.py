@@ -1,0 +1,1 @@
+"""Power: how a duck is started, stopped and restarted from outside."""

@@ -1,0 +1,45 @@
+"""Talk to ducks: one of them with its name in every error, or all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
+
+from duckfleet.inventory.errors import MachineError
+from duckfleet.inventory.site import Duck, Site
+from duckfleet.runtime.control import ControlClient
+from duckfleet.runtime.control.records import Identity
+from duckfleet.runtime.wire import FleetKeys
+
+_T = TypeVar("_T")
+MAX_AT_ONCE = 64
+
+
+def connect(site: Site, duck: Duck, keys: FleetKeys | None, timeout_s: float = 5.0) -> ControlClient:
+    """A control connection. Raises a `MachineError` that names the duck."""
+    return ControlClient(duck.address, site.domain(duck.domain).control_port, keys, timeout_s, name=duck.name)
+
+
+def identify(site: Site, duck: Duck, keys: FleetKeys | None, timeout_s: float = 2.0) -> Identity:
+    """Who answers there."""
+    with connect(site, duck, keys, timeout_s) as client:
+        return client.identity()
+
+
+def on_all(ducks: Sequence[Duck], work: Callable[[Duck], _T]) -> Iterator[tuple[Duck, _T | MachineError]]:
+    """Run `work` for all ducks at once; results as they come. A `MachineError` is a result, anything else is raised."""
+    if not ducks:
+        return
+    with ThreadPoolExecutor(min(MAX_AT_ONCE, len(ducks)), thread_name_prefix="duck") as pool:
+        pending = {pool.submit(work, duck): duck for duck in ducks}
+        try:
+            for future in as_completed(pending):
+                try:
+                    yield pending[future], future.result()
+                except MachineError as error:
+                    yield pending[future], error
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise

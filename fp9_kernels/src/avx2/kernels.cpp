@@ -1,0 +1,364 @@
+// The AVX2 + FMA implementation. This file alone is compiled with those flags, so it may not instantiate any template
+// or inline function of the standard library: the linker could pick this copy for the rest of the program.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../implementations.hpp"
+#include "../kernels.hpp"
+#include "../silu.hpp"
+
+namespace duckfleet::kernels {
+namespace {
+
+constexpr std::uint32_t kPrefetchAhead = 4096;  // bytes; 2 to 4 KB was best
+
+struct Pair {
+  __m256 low, high;  // rows 0..7 and 8..15 of one k
+};
+
+// ---- decoding -------------------------------------------------------------------------------------------------
+// A 16-bit unit s000eeeemmm00000 >> 1 ... : sign at bit 15 and magnitude ending at bit 4, seen as the upper half of an
+// f32, is the value times 2^-120 (e4m3) or 2^-112 (fp9). Exact decodes multiply that by the inverse power.
+
+template <Format F>
+inline float undo_factor() noexcept {
+  return F == Format::kE4m3 ? 0x1p120f : 0x1p112f;
+}
+
+template <bool Exact, Format F>
+inline Pair widen(__m256i units) noexcept {
+  const __m256 low = _mm256_castsi256_ps(_mm256_slli_epi32(units, 16));
+  const __m256 high = _mm256_castsi256_ps(_mm256_and_si256(units, _mm256_set1_epi32(static_cast<int>(0xFFFF0000))));
+  if constexpr (Exact) {
+    const __m256 factor = _mm256_set1_ps(undo_factor<F>());
+    return {_mm256_mul_ps(low, factor), _mm256_mul_ps(high, factor)};
+  }
+  return {low, high};
+}
+
+// The weights of k = 2 * V and 2 * V + 1 of a block.
+template <Format F, bool Exact, int V>
+inline void decode_two(const std::byte* block, Pair& even, Pair& odd) noexcept {
+  if constexpr (F == Format::kF32) {
+    const float* w = reinterpret_cast<const float*>(block) + V * 32;
+    even = {_mm256_load_ps(w), _mm256_load_ps(w + 8)};
+    odd = {_mm256_load_ps(w + 16), _mm256_load_ps(w + 24)};
+  } else if constexpr (F == Format::kBf16) {
+    const __m256i* w = reinterpret_cast<const __m256i*>(block) + V * 2;
+    even = widen<false, F>(_mm256_load_si256(w));
+    odd = widen<false, F>(_mm256_load_si256(w + 1));
+  } else if constexpr (F == Format::kE4m3) {
+    const __m256i codes = _mm256_load_si256(reinterpret_cast<const __m256i*>(block) + V);
+    const __m256i mask = _mm256_set1_epi16(static_cast<short>(0x87F0));
+    even = widen<Exact, F>(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 4), mask));
+    odd = widen<Exact, F>(_mm256_and_si256(_mm256_srai_epi16(codes, 4), mask));
+  } else {
+    const __m256i signs = _mm256_load_si256(reinterpret_cast<const __m256i*>(block));
+    const __m256i bodies = _mm256_load_si256(reinterpret_cast<const __m256i*>(block) + 1 + V);
+    const __m256i mask = _mm256_set1_epi16(0x0FF0);
+    const __m256i sign_bit = _mm256_set1_epi16(static_cast<short>(0x8000));
+    even = widen<Exact, F>(_mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(bodies, 4), mask),
+                                           _mm256_and_si256(_mm256_slli_epi16(signs, 2 * V), sign_bit)));
+    odd = widen<Exact, F>(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(bodies, 4), mask),
+                                          _mm256_and_si256(_mm256_slli_epi16(signs, 2 * V + 1), sign_bit)));
+  }
+}
+
+template <Format F>
+constexpr std::uint32_t bytes_of_block() noexcept {
+  return static_cast<std::uint32_t>(block_bytes(F));
+}
+
+// ---- few tokens: decode in registers ----------------------------------------------------------------------------
+
+template <int P, int T>
+struct Sums {
+  __m256 low[P][T], high[P][T];
+};
+
+template <Format F, bool Exact, int P, int T, int V>
+inline void step(const std::byte* blocks, const float* const* x, std::uint32_t k, Sums<P, T>& acc) noexcept {
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p) {
+    Pair even, odd;
+    decode_two<F, Exact, V>(blocks + p * bytes_of_block<F>(), even, odd);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      const __m256 x0 = _mm256_broadcast_ss(x[t] + k + 2 * V);
+      const __m256 x1 = _mm256_broadcast_ss(x[t] + k + 2 * V + 1);
+      acc.low[p][t] = _mm256_fmadd_ps(even.low, x0, acc.low[p][t]);
+      acc.high[p][t] = _mm256_fmadd_ps(even.high, x0, acc.high[p][t]);
+      acc.low[p][t] = _mm256_fmadd_ps(odd.low, x1, acc.low[p][t]);
+      acc.high[p][t] = _mm256_fmadd_ps(odd.high, x1, acc.high[p][t]);
+    }
+  }
+}
+
+struct TileJob {
+  const std::byte* blocks;     // first block of the first panel
+  std::uint64_t block_stride;  // from a block of k to the next
+  std::uint32_t num_blocks;
+  const float* scales;  // of the first panel at this tile; null: 1
+  std::uint32_t scale_stride;
+  float undo;
+  const float* const* x;
+  std::uint32_t k;  // column of the tile's first block in x
+  float* const* totals;
+  std::uint32_t total0;
+};
+
+template <Format F, bool Exact, int P, int T>
+void direct(const TileJob& job) noexcept {
+  Sums<P, T> acc;
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) acc.low[p][t] = acc.high[p][t] = _mm256_setzero_ps();
+  const float* x[T];
+  for (int t = 0; t < T; ++t) x[t] = job.x[t] + job.k;
+  const std::byte* blocks = job.blocks;
+  for (std::uint32_t b = 0; b < job.num_blocks; ++b, blocks += job.block_stride) {
+    constexpr std::uint32_t kBytes = P * bytes_of_block<F>();
+#pragma GCC unroll 32
+    for (std::uint32_t at = 0; at < kBytes; at += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(blocks) + kPrefetchAhead + at, _MM_HINT_T0);
+    const std::uint32_t k = b * kBlockK;
+    step<F, Exact, P, T, 0>(blocks, x, k, acc);
+    step<F, Exact, P, T, 1>(blocks, x, k, acc);
+    step<F, Exact, P, T, 2>(blocks, x, k, acc);
+    step<F, Exact, P, T, 3>(blocks, x, k, acc);
+    step<F, Exact, P, T, 4>(blocks, x, k, acc);
+    step<F, Exact, P, T, 5>(blocks, x, k, acc);
+    step<F, Exact, P, T, 6>(blocks, x, k, acc);
+    step<F, Exact, P, T, 7>(blocks, x, k, acc);
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p) {
+    const float scale = (job.scales ? job.scales[p * job.scale_stride] : 1.0f) * job.undo;
+    const __m256 s = _mm256_set1_ps(scale);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      float* total = job.totals[t] + job.total0 + p * kPanelRows;
+      _mm256_storeu_ps(total, _mm256_fmadd_ps(acc.low[p][t], s, _mm256_loadu_ps(total)));
+      _mm256_storeu_ps(total + 8, _mm256_fmadd_ps(acc.high[p][t], s, _mm256_loadu_ps(total + 8)));
+    }
+  }
+}
+
+// Panels at once, so that there are 8 to 12 chains of fma.
+constexpr std::uint32_t panels_at_once(std::uint32_t num_tokens) noexcept {
+  return num_tokens == 1 ? 4 : num_tokens <= 3 ? 2 : 1;
+}
+constexpr std::uint32_t kMaxDirectTokens = 6;
+
+template <Format F, bool Exact>
+void direct_any(TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
+  switch (num_tokens * 8 + num_panels) {
+    case 1 * 8 + 1: return direct<F, Exact, 1, 1>(job);
+    case 1 * 8 + 2: return direct<F, Exact, 2, 1>(job);
+    case 1 * 8 + 3: return direct<F, Exact, 3, 1>(job);
+    case 1 * 8 + 4: return direct<F, Exact, 4, 1>(job);
+    case 2 * 8 + 1: return direct<F, Exact, 1, 2>(job);
+    case 2 * 8 + 2: return direct<F, Exact, 2, 2>(job);
+    case 3 * 8 + 1: return direct<F, Exact, 1, 3>(job);
+    case 3 * 8 + 2: return direct<F, Exact, 2, 3>(job);
+    case 4 * 8 + 1: return direct<F, Exact, 1, 4>(job);
+    case 5 * 8 + 1: return direct<F, Exact, 1, 5>(job);
+    case 6 * 8 + 1: return direct<F, Exact, 1, 6>(job);
+    default: return;
+  }
+}
+
+// ---- many tokens: decode a panel's tile into L1, then blocks of 6 tokens x 16 rows ------------------------------
+
+template <Format F>
+void decode_block_to(const std::byte* block, float* out) noexcept {
+  Pair pairs[16];
+  decode_two<F, true, 0>(block, pairs[0], pairs[1]);
+  decode_two<F, true, 1>(block, pairs[2], pairs[3]);
+  decode_two<F, true, 2>(block, pairs[4], pairs[5]);
+  decode_two<F, true, 3>(block, pairs[6], pairs[7]);
+  decode_two<F, true, 4>(block, pairs[8], pairs[9]);
+  decode_two<F, true, 5>(block, pairs[10], pairs[11]);
+  decode_two<F, true, 6>(block, pairs[12], pairs[13]);
+  decode_two<F, true, 7>(block, pairs[14], pairs[15]);
+#pragma GCC unroll 16
+  for (int k = 0; k < 16; ++k) {
+    _mm256_storeu_ps(out + k * 16, pairs[k].low);
+    _mm256_storeu_ps(out + k * 16 + 8, pairs[k].high);
+  }
+}
+
+template <int T>
+void micro(const float* w, std::uint32_t num_k, const float* const* xs, std::uint32_t k0, float* const* totals,
+           std::uint32_t total0, float scale) noexcept {
+  __m256 low[T], high[T];
+  const float* x[T];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    low[t] = high[t] = _mm256_setzero_ps();
+    x[t] = xs[t] + k0;
+  }
+#pragma GCC unroll 4
+  for (std::uint32_t k = 0; k < num_k; ++k) {
+    const __m256 w0 = _mm256_load_ps(w + k * 16), w1 = _mm256_load_ps(w + k * 16 + 8);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      const __m256 xk = _mm256_broadcast_ss(x[t] + k);
+      low[t] = _mm256_fmadd_ps(w0, xk, low[t]);
+      high[t] = _mm256_fmadd_ps(w1, xk, high[t]);
+    }
+  }
+  const __m256 s = _mm256_set1_ps(scale);
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    float* total = totals[t] + total0;
+    _mm256_storeu_ps(total, _mm256_fmadd_ps(low[t], s, _mm256_loadu_ps(total)));
+    _mm256_storeu_ps(total + 8, _mm256_fmadd_ps(high[t], s, _mm256_loadu_ps(total + 8)));
+  }
+}
+
+template <Format F>
+void tiled(const TileJob& job, std::uint32_t num_tokens, float* tile) noexcept {
+  for (std::uint32_t b = 0; b < job.num_blocks; ++b)
+    decode_block_to<F>(job.blocks + b * job.block_stride, tile + b * kBlockK * kPanelRows);
+  const std::uint32_t num_k = job.num_blocks * kBlockK;
+  const float scale = job.scales ? job.scales[0] : 1.0f;
+  std::uint32_t t = 0;
+  for (; t + 6 <= num_tokens; t += 6) micro<6>(tile, num_k, job.x + t, job.k, job.totals + t, job.total0, scale);
+  const float* const* x = job.x + t;
+  float* const* totals = job.totals + t;
+  switch (num_tokens - t) {
+    case 1: return micro<1>(tile, num_k, x, job.k, totals, job.total0, scale);
+    case 2: return micro<2>(tile, num_k, x, job.k, totals, job.total0, scale);
+    case 3: return micro<3>(tile, num_k, x, job.k, totals, job.total0, scale);
+    case 4: return micro<4>(tile, num_k, x, job.k, totals, job.total0, scale);
+    case 5: return micro<5>(tile, num_k, x, job.k, totals, job.total0, scale);
+    default: return;
+  }
+}
+
+template <Format F>
+void accumulate_format(const AccumulateArgs& args) noexcept {
+  const MatrixView& m = *args.matrix;
+  const bool few = args.num_tokens <= kMaxDirectTokens;
+  const std::uint32_t at_once = few ? panels_at_once(args.num_tokens) : 1;
+  const std::uint32_t panel_end = args.panel0 + args.num_panels;
+  for (std::uint32_t panel = args.panel0; panel < panel_end;) {
+    // The panels of one group are done tile by tile, so that a group narrower in flight still reads one stream.
+    const std::uint32_t group = panel / kGroupPanels, width = m.group_width(group);
+    const std::uint32_t group_end = group * kGroupPanels + width;
+    const std::uint32_t end = group_end < panel_end ? group_end : panel_end;
+    for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
+      const std::uint32_t first = m.tile_begin(tile), last = m.tile_begin(tile + 1);
+      for (std::uint32_t p = panel; p < end;) {
+        const std::uint32_t count = end - p < at_once ? end - p : at_once;
+        TileJob job{m.block(p, first),
+                    width * block_bytes(F),
+                    last - first,
+                    m.scales ? m.scales + std::uint64_t{p} * m.num_tiles + tile : nullptr,
+                    m.num_tiles,
+                    args.shifted ? shift_undo(F) : 1.0f,
+                    args.x,
+                    first * kBlockK,
+                    args.totals,
+                    (p - args.panel0) * kPanelRows};
+        if (!few)
+          tiled<F>(job, args.num_tokens, args.scratch);
+        else if (args.shifted || !has_scales(F))
+          direct_any<F, false>(job, count, args.num_tokens);
+        else
+          direct_any<F, true>(job, count, args.num_tokens);
+        p += count;
+      }
+    }
+    panel = end;
+  }
+}
+
+void accumulate(const AccumulateArgs& args) noexcept {
+  switch (args.matrix->format) {
+    case Format::kF32: return accumulate_format<Format::kF32>(args);
+    case Format::kBf16: return accumulate_format<Format::kBf16>(args);
+    case Format::kE4m3: return accumulate_format<Format::kE4m3>(args);
+    case Format::kFp9: return accumulate_format<Format::kFp9>(args);
+  }
+}
+
+void decode_block(Format format, const std::byte* block, float* out) noexcept {
+  switch (format) {
+    case Format::kF32: return decode_block_to<Format::kF32>(block, out);
+    case Format::kBf16: return decode_block_to<Format::kBf16>(block, out);
+    case Format::kE4m3: return decode_block_to<Format::kE4m3>(block, out);
+    case Format::kFp9: return decode_block_to<Format::kFp9>(block, out);
+  }
+}
+
+// ---- elementwise -----------------------------------------------------------------------------------------------
+
+inline __m256 exp_clamped(__m256 t) noexcept {
+  t = _mm256_max_ps(t, _mm256_set1_ps(kExpMin));  // the second operand where t is NaN, as in the scalar code
+  t = _mm256_min_ps(t, _mm256_set1_ps(kExpMax));
+  const __m256 round = _mm256_set1_ps(kRound);
+  const __m256 n = _mm256_sub_ps(_mm256_fmadd_ps(t, _mm256_set1_ps(kLog2e), round), round);
+  __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-kLn2Hi), t);
+  r = _mm256_fmadd_ps(n, _mm256_set1_ps(-kLn2Lo), r);
+  __m256 p = _mm256_set1_ps(kP[0]);
+#pragma GCC unroll 8
+  for (int i = 1; i < 6; ++i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kP[i]));
+  const __m256 one = _mm256_set1_ps(1.0f);
+  p = _mm256_fmadd_ps(p, r, one);
+  p = _mm256_fmadd_ps(p, r, one);
+  const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvttps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
+}
+
+void silu_mul(const float* gate, const float* up, float weight, float* h, std::uint32_t n) noexcept {
+  const __m256 one = _mm256_set1_ps(1.0f), w = _mm256_set1_ps(weight), sign = _mm256_set1_ps(-0.0f);
+  for (std::uint32_t j = 0; j < n; j += 8) {
+    const __m256 g = _mm256_loadu_ps(gate + j);
+    const __m256 s = _mm256_div_ps(g, _mm256_add_ps(one, exp_clamped(_mm256_xor_ps(g, sign))));
+    _mm256_storeu_ps(h + j, _mm256_mul_ps(_mm256_mul_ps(s, _mm256_loadu_ps(up + j)), w));
+  }
+}
+
+bool can_shift(const float* x, std::uint32_t n) noexcept {
+  // Magnitude bits, less one, are unsigned-compared through a signed compare: zero wraps to the largest and is let by.
+  const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+  const __m256i low = _mm256_set1_epi32(static_cast<int>(kShiftMinBits));
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(kShiftMaxBits - 1));
+  const __m256i zero = _mm256_setzero_si256();
+  __m256i bad = zero;
+  std::uint32_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i bits = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), magnitude);
+    const __m256i outside = _mm256_or_si256(_mm256_cmpgt_epi32(low, bits), _mm256_cmpgt_epi32(bits, high));
+    bad = _mm256_or_si256(bad, _mm256_andnot_si256(_mm256_cmpeq_epi32(bits, zero), outside));
+  }
+  if (!_mm256_testz_si256(bad, bad)) return false;
+  for (; i < n; ++i) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, x + i, 4);
+    bits &= 0x7FFFFFFF;
+    if (bits != 0 && (bits < kShiftMinBits || bits >= kShiftMaxBits)) return false;
+  }
+  return true;
+}
+
+void shift(const float* x, float* out, std::uint32_t n) noexcept {
+  const __m256 factor = _mm256_set1_ps(0x1p110f);
+  std::uint32_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+  for (; i < n; ++i) out[i] = x[i] * 0x1p110f;
+}
+
+}  // namespace
+
+const Kernels& avx2_kernels() noexcept {
+  static constexpr Kernels kernels{"avx2", accumulate, decode_block, silu_mul, can_shift, shift};
+  return kernels;
+}
+
+}  // namespace duckfleet::kernels

@@ -1,0 +1,277 @@
+#include "ffn.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "workspace.hpp"
+
+namespace duckfleet::kernels {
+namespace {
+
+using Section = PackedChunk::Section;
+
+// One expert that some token is routed to, and its tokens in order.
+struct ActiveExpert {
+  const Section* section;
+  std::uint32_t begin, count;  // range of the pairs
+  std::uint64_t h_offset;      // floats from the start of h to its [count, h_stride]
+  std::uint32_t h_stride;
+};
+
+struct Pair {
+  std::uint32_t token;
+  float weight;
+};
+
+// A piece of the first stage: panels [panel0, panel0 + num_panels) of an expert's gate_up.
+struct GateUpUnit {
+  std::uint32_t expert;  // index into the active ones
+  std::uint32_t panel0, num_panels;
+};
+
+constexpr std::uint32_t kMaxUnitPanels = kGroupPanels;
+
+}  // namespace
+
+struct Workspace::Buffers {
+  GrowingArray<const Section*> by_expert;
+  GrowingArray<std::uint32_t> counts;
+  GrowingArray<ActiveExpert> active;
+  GrowingArray<Pair> pairs;
+  GrowingArray<GateUpUnit> units;
+  GrowingArray<float> x;             // [num_tokens, stride]
+  GrowingArray<float> h;             // by active expert
+  GrowingArray<float> h_shifted;     // [threads] copies of h
+  GrowingArray<float> tiles;         // [threads, kTileFloats]
+  GrowingArray<float> sums;          // [threads, sums_floats]
+  GrowingArray<const float*> in;     // [threads, num_pairs_max]
+  GrowingArray<float*> out;          // [threads, num_pairs_max]
+};
+
+Workspace::Workspace() : buffers_(std::make_unique<Buffers>()) {}
+Workspace::~Workspace() = default;
+Workspace::Workspace(Workspace&&) noexcept = default;
+Workspace& Workspace::operator=(Workspace&&) noexcept = default;
+
+namespace {
+
+class FfnCall {
+ public:
+  FfnCall(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
+          Workspace::Buffers& buffers, RowSink* sink)
+      : kernels_(kernels), team_(team), batch_(batch), y_(y), buffers_(buffers), sink_(sink) {
+    find_active(chunks);
+    cut_gate_up();
+    x_padded_ = (batch.hidden + kBlockK - 1) / kBlockK * kBlockK;
+    x_stride_ = spread_stride(x_padded_);
+    buffers.x.reserve(batch.num_tokens * x_stride_);
+    buffers.h.reserve(h_floats_);
+    const std::size_t threads = team.num_threads();
+    may_shift_ = batch.num_tokens <= kMaxShiftTokens && scaled_;
+    if (may_shift_) buffers.h_shifted.reserve(threads * h_floats_);
+    buffers.tiles.reserve(threads * kTileFloats);
+    panels_a_unit_ = choose_down_panels();
+    sums_floats_ = std::max<std::size_t>(std::size_t{batch.num_tokens} * panels_a_unit_ * kPanelRows,
+                                         std::size_t{max_count_} * kMaxUnitPanels * kPanelRows);
+    buffers.sums.reserve(threads * sums_floats_);
+    buffers.in.reserve(threads * max_count_);
+    buffers.out.reserve(threads * max_count_);
+  }
+
+  void operator()(std::uint32_t thread) noexcept {
+    prepare_x(thread);
+    team_.barrier();
+    for (std::uint32_t i; (i = next_gate_up_.fetch_add(1, std::memory_order_relaxed)) < num_units_;) gate_up(thread, i);
+    team_.barrier();
+    const float* h = buffers_.h.get();
+    bool shifted = false;
+    if (may_shift_ && kernels_.can_shift(h, static_cast<std::uint32_t>(h_floats_))) {
+      float* copy = buffers_.h_shifted.get() + thread * h_floats_;
+      kernels_.shift(h, copy, static_cast<std::uint32_t>(h_floats_));
+      h = copy;
+      shifted = true;
+    }
+    const std::uint32_t num_panels = (batch_.hidden + kPanelRows - 1) / kPanelRows;
+    for (;;) {
+      const std::uint32_t panel0 = next_down_.fetch_add(panels_a_unit_, std::memory_order_relaxed);
+      if (panel0 >= num_panels) break;
+      down(thread, panel0, std::min(panels_a_unit_, num_panels - panel0), h, shifted);
+    }
+  }
+
+ private:
+  // Sorts the routes by expert: ascending ids, tokens in order within each.
+  void find_active(std::span<const PackedChunk> chunks) {
+    std::uint32_t num_ids = 0;
+    for (const PackedChunk& chunk : chunks) {
+      scaled_ = scaled_ && has_scales(chunk.format());
+      if (!chunk.sections().empty()) num_ids = std::max(num_ids, chunk.sections().back().expert + 1);
+    }
+    const Section** by_expert = buffers_.by_expert.reserve(num_ids);
+    std::uint32_t* counts = buffers_.counts.reserve(num_ids);
+    std::fill_n(by_expert, num_ids, nullptr);
+    std::fill_n(counts, num_ids, 0u);
+    for (const PackedChunk& chunk : chunks)
+      for (const Section& section : chunk.sections())
+        if (section.num_cols != 0) by_expert[section.expert] = &section;
+
+    static constexpr Route kDense{0, 1.0f};
+    const std::uint32_t top_k = batch_.routes ? batch_.top_k : 1;
+    const std::size_t num_routes = std::size_t{batch_.num_tokens} * top_k;
+    const auto route = [&](std::size_t i) -> const Route& { return batch_.routes ? batch_.routes[i] : kDense; };
+    const auto held = [&](const Route& r) { return r.expert < num_ids && by_expert[r.expert] != nullptr; };
+    for (std::size_t i = 0; i < num_routes; ++i)
+      if (held(route(i))) ++counts[route(i).expert];
+
+    ActiveExpert* active = buffers_.active.reserve(std::min<std::size_t>(num_ids, num_routes));
+    Pair* pairs = buffers_.pairs.reserve(num_routes);
+    std::uint32_t begin = 0;
+    for (std::uint32_t id = 0; id < num_ids; ++id) {
+      if (counts[id] == 0) continue;
+      const auto h_stride = static_cast<std::uint32_t>(spread_stride(by_expert[id]->num_cols));
+      active[num_active_++] = {by_expert[id], begin, 0, h_floats_, h_stride};
+      h_floats_ += std::size_t{counts[id]} * h_stride;
+      max_count_ = std::max(max_count_, counts[id]);
+      begin += counts[id];
+      counts[id] = num_active_ - 1;  // from here on: the expert's index among the active
+    }
+    for (std::size_t i = 0; i < num_routes; ++i) {
+      if (!held(route(i))) continue;
+      ActiveExpert& expert = active[counts[route(i).expert]];
+      pairs[expert.begin + expert.count++] = {static_cast<std::uint32_t>(i / top_k), route(i).weight};
+    }
+  }
+
+  // Whole groups while they go evenly into the threads; what is left is cut to pairs of panels, so that all cores
+  // finish together.
+  void cut_gate_up() {
+    std::size_t num_groups = 0, num_pairs = 0;
+    const ActiveExpert* active = buffers_.active.get();
+    for (std::uint32_t e = 0; e < num_active_; ++e) {
+      const std::uint32_t panels = active[e].section->gate_up.num_panels;
+      num_groups += (panels + kGroupPanels - 1) / kGroupPanels;
+      num_pairs += panels / 2;
+    }
+    GateUpUnit* units = buffers_.units.reserve(num_pairs);
+    const std::size_t whole = num_groups / team_.num_threads() * team_.num_threads();
+    std::size_t group = 0;
+    for (std::uint32_t e = 0; e < num_active_; ++e) {
+      const std::uint32_t panels = active[e].section->gate_up.num_panels;
+      for (std::uint32_t p = 0; p < panels; p += kGroupPanels, ++group) {
+        const std::uint32_t width = std::min(kGroupPanels, panels - p);
+        if (group < whole) {
+          units[num_units_++] = {e, p, width};
+        } else {
+          for (std::uint32_t q = 0; q < width; q += 2) units[num_units_++] = {e, p + q, 2};
+        }
+      }
+    }
+  }
+
+  // Output panels of one unit of the second stage: long enough to read each expert as a stream, short enough to share
+  // the work evenly and to keep the sums in cache.
+  std::uint32_t choose_down_panels() const noexcept {
+    const std::uint32_t num_groups = (batch_.hidden + kPanelRows * kGroupPanels - 1) / (kPanelRows * kGroupPanels);
+    const std::uint32_t cap = batch_.num_tokens <= 6 ? 8 : batch_.num_tokens <= 32 ? 4 : 1;
+    const std::uint32_t threads = team_.num_threads();
+    const std::uint32_t each = (num_groups + threads - 1) / threads;
+    const std::uint32_t rounds = (each + cap - 1) / cap;
+    const std::uint32_t groups = (num_groups + threads * rounds - 1) / (threads * rounds);
+    return std::max(1u, groups) * kGroupPanels;
+  }
+
+  // Copies this thread's share of the activations with their filling; shifted, where all of them allow it.
+  void prepare_x(std::uint32_t thread) noexcept {
+    bool shifted = may_shift_;
+    for (std::uint32_t t = 0; shifted && t < batch_.num_tokens; ++t)
+      shifted = kernels_.can_shift(batch_.x + std::size_t{t} * batch_.hidden, batch_.hidden);
+    if (thread == 0) x_shifted_ = shifted;
+    for (std::uint32_t t = thread; t < batch_.num_tokens; t += team_.num_threads()) {
+      const float* from = batch_.x + std::size_t{t} * batch_.hidden;
+      float* to = buffers_.x.get() + t * x_stride_;
+      if (shifted)
+        kernels_.shift(from, to, batch_.hidden);
+      else
+        std::memcpy(to, from, batch_.hidden * sizeof(float));
+      std::fill(to + batch_.hidden, to + x_padded_, -0.0f);
+    }
+  }
+
+  void gate_up(std::uint32_t thread, std::uint32_t index) noexcept {
+    const GateUpUnit& unit = buffers_.units.get()[index];
+    const ActiveExpert& expert = buffers_.active.get()[unit.expert];
+    const Pair* pairs = buffers_.pairs.get() + expert.begin;
+    const float** in = buffers_.in.get() + std::size_t{thread} * max_count_;
+    float** out = buffers_.out.get() + std::size_t{thread} * max_count_;
+    float* sums = buffers_.sums.get() + thread * sums_floats_;
+    const std::uint32_t width = unit.num_panels * kPanelRows;
+    std::fill_n(sums, std::size_t{expert.count} * width, 0.0f);
+    for (std::uint32_t i = 0; i < expert.count; ++i) {
+      in[i] = buffers_.x.get() + pairs[i].token * x_stride_;
+      out[i] = sums + std::size_t{i} * width;
+    }
+    accumulate(thread, expert.section->gate_up, unit.panel0, unit.num_panels, in, out, expert.count, x_shifted_);
+    for (std::uint32_t i = 0; i < expert.count; ++i) {
+      float* h = buffers_.h.get() + expert.h_offset + std::size_t{i} * expert.h_stride + unit.panel0 / 2 * kPanelRows;
+      for (std::uint32_t p = 0; p < unit.num_panels; p += 2, h += kPanelRows)
+        kernels_.silu_mul(out[i] + p * kPanelRows, out[i] + (p + 1) * kPanelRows, pairs[i].weight, h, kPanelRows);
+      if (unit.panel0 == 0) {  // the filling between rows is read by can_shift()
+        float* row = buffers_.h.get() + expert.h_offset + std::size_t{i} * expert.h_stride;
+        std::fill(row + expert.section->num_cols, row + expert.h_stride, 0.0f);
+      }
+    }
+  }
+
+  void down(std::uint32_t thread, std::uint32_t panel0, std::uint32_t num_panels, const float* h, bool shifted) noexcept {
+    const float** in = buffers_.in.get() + std::size_t{thread} * max_count_;
+    float** out = buffers_.out.get() + std::size_t{thread} * max_count_;
+    float* sums = buffers_.sums.get() + thread * sums_floats_;
+    const std::uint32_t width = num_panels * kPanelRows;
+    std::fill_n(sums, std::size_t{batch_.num_tokens} * width, 0.0f);
+    for (std::uint32_t e = 0; e < num_active_; ++e) {
+      const ActiveExpert& expert = buffers_.active.get()[e];
+      const Pair* pairs = buffers_.pairs.get() + expert.begin;
+      for (std::uint32_t i = 0; i < expert.count; ++i) {
+        in[i] = h + expert.h_offset + std::size_t{i} * expert.h_stride;
+        out[i] = sums + std::size_t{pairs[i].token} * width;
+      }
+      accumulate(thread, expert.section->down, panel0, num_panels, in, out, expert.count, shifted);
+    }
+    const std::uint32_t row0 = panel0 * kPanelRows;
+    const std::uint32_t num_rows = std::min(width, batch_.hidden - row0);
+    for (std::uint32_t t = 0; t < batch_.num_tokens; ++t)
+      std::memcpy(y_ + std::size_t{t} * batch_.hidden + row0, sums + std::size_t{t} * width, num_rows * sizeof(float));
+    if (sink_ != nullptr) sink_->rows_ready(row0, num_rows);
+  }
+
+  void accumulate(std::uint32_t thread, const MatrixView& matrix, std::uint32_t panel0, std::uint32_t num_panels,
+                  const float* const* in, float* const* out, std::uint32_t count, bool shifted) noexcept {
+    kernels_.accumulate({&matrix, panel0, num_panels, 0, matrix.num_tiles, in, out, count,
+                         shifted && has_scales(matrix.format), buffers_.tiles.get() + std::size_t{thread} * kTileFloats});
+  }
+
+  const Kernels& kernels_;
+  Team& team_;
+  const FfnBatch& batch_;
+  float* y_;
+  Workspace::Buffers& buffers_;
+  RowSink* sink_;
+  std::uint32_t num_active_ = 0, num_units_ = 0, max_count_ = 1;
+  std::size_t h_floats_ = 0, x_padded_ = 0, x_stride_ = 0, sums_floats_ = 0;
+  std::uint32_t panels_a_unit_ = kGroupPanels;
+  bool scaled_ = true, may_shift_ = false, x_shifted_ = false;
+  std::atomic<std::uint32_t> next_gate_up_{0};
+  std::atomic<std::uint32_t> next_down_{0};
+};
+
+}  // namespace
+
+void ffn_part(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
+              Workspace& workspace, RowSink* sink) {
+  if (batch.num_tokens == 0) return;
+  FfnCall call(kernels, team, chunks, batch, y, workspace.buffers(), sink);
+  team.run(call);
+}
+
+}  // namespace duckfleet::kernels
