@@ -1,6 +1,6 @@
 """Number formats, packing and the FFN kernels."""
 
-from duckfleet.fp9_kernels.chunks import ChunkSection, chunk_digest, encode_chunk
+from duckfleet.fp9_kernels.chunks import ChunkSection, chunk_digest, chunk_header, encode_chunk, encode_section
 from duckfleet.fp9_kernels.packed import (
     PackedMatrix,
     Shard,
@@ -18,8 +18,10 @@ __all__ = [
     "Quantized",
     "Shard",
     "chunk_digest",
+    "chunk_header",
     "cpu_features",
     "encode_chunk",
+    "encode_section",
     "implementations",
     "quantize",
     "selected_implementation",
