@@ -1,0 +1,216 @@
+"""Start of a session: every duck is asked who it is, told its shard and given its keys. Over the control plane."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from duckfleet.inventory.errors import DuckfleetError, MachineError
+from duckfleet.inventory.plan import ShardPlan
+from duckfleet.inventory.roster import RosterEntry
+from duckfleet.runtime.control import (
+    Assignment,
+    ChunkMissing,
+    ControlClient,
+    Identity,
+    SessionConfig,
+    StaleGeneration,
+    TagAlgorithmMismatch,
+    WireDtypeMismatch,
+)
+from duckfleet.runtime.wire import FleetKeys, TagAlgorithm
+
+from .layout import DomainLayout
+
+KEY_BYTES = 32
+T = TypeVar("T")
+_MAX_PARALLEL = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DomainKeys:
+    """Fresh keys of one domain: one for its broadcasts, one for each of its ducks (in the domain's order)."""
+
+    broadcast_id: int
+    broadcast: bytes = field(repr=False)
+    duck_ids: tuple[int, ...] = ()
+    ducks: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSecrets:
+    """The random part of a session."""
+
+    session: int
+    domains: tuple[DomainKeys, ...]
+
+    @classmethod
+    def draw(cls, layouts: Sequence[DomainLayout]) -> SessionSecrets:
+        """Key ids are counted from 1: domains first, then ducks by rank."""
+        domains = []
+        for index, layout in enumerate(layouts):
+            domains.append(
+                DomainKeys(
+                    broadcast_id=1 + index,
+                    broadcast=secrets.token_bytes(KEY_BYTES),
+                    duck_ids=tuple(1 + len(layouts) + duck.rank for duck in layout.ducks),
+                    ducks=tuple(secrets.token_bytes(KEY_BYTES) for _ in layout.ducks),
+                )
+            )
+        return cls(session=secrets.randbits(64) or 1, domains=tuple(domains))
+
+
+class FleetControl:
+    """One control connection to each duck of a roster, used by all at once."""
+
+    def __init__(self, ducks: Sequence[RosterEntry], keys: FleetKeys | None, timeout_s: float) -> None:
+        self._ducks = list(ducks)
+        self._pool = ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, max(1, len(self._ducks))))
+        self._clients: list[ControlClient] = []
+        try:
+            self._clients = self._gather(
+                [lambda d=d: ControlClient(d.address, d.control_port, keys, timeout_s, name=d.duck) for d in ducks]
+            )
+        except BaseException:
+            self._pool.shutdown()
+            raise
+
+    def close(self) -> None:
+        """Idempotent."""
+        for client in self._clients:
+            client.close()
+        self._clients = []
+        self._pool.shutdown()
+
+    def each(self, work: Callable[[RosterEntry, ControlClient], T]) -> list[T]:
+        """`work` on every duck in parallel; results by the ducks' order."""
+        pairs = zip(self._ducks, self._clients, strict=True)
+        return self._gather([lambda d=d, c=c: work(d, c) for d, c in pairs])
+
+    def _gather(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        futures = [self._pool.submit(job) for job in jobs]
+        failures: list[DuckfleetError] = []
+        results: list[T] = []
+        for future in futures:
+            try:
+                results.append(future.result())
+            except DuckfleetError as error:
+                failures.append(error)
+        if failures:
+            raise _joined(failures)
+        return results
+
+
+def _joined(failures: Sequence[DuckfleetError]) -> DuckfleetError:
+    """The first failure, told together with the others of its kind."""
+    first = failures[0]
+    alike = [str(f) for f in failures if type(f) is type(first)]
+    if len(alike) > 1:
+        first.args = ("; ".join(alike), *first.args[1:])
+    return first
+
+
+def agree(plan: ShardPlan, ducks: Sequence[RosterEntry], identities: Sequence[Identity], wire_dtype: str) -> None:
+    """Check what ducks say of themselves against plan and roster, before anything is changed on them.
+
+    Raises the named error of the first disagreement. What an assignment settles (rank, tp, format, digests) is
+    compared by the ducks when they are configured.
+    """
+    for duck, identity in zip(ducks, identities, strict=True):
+        if identity.data_port != duck.data_port:
+            raise MachineError(
+                f"duck {duck.duck} listens for data on port {identity.data_port}, the roster says {duck.data_port}; "
+                "make a new roster"
+            )
+        if identity.generation > plan.generation:
+            raise StaleGeneration(
+                f"duck {duck.duck} has accepted generation {identity.generation}, this plan is generation "
+                f"{plan.generation}: another host has placed a newer one; make a new roster"
+            )
+        if wire_dtype not in identity.wire_dtypes:
+            raise WireDtypeMismatch(
+                f"duck {duck.duck} takes activations as {', '.join(identity.wire_dtypes)}, not as {wire_dtype}"
+            )
+
+
+def choose_tag_algorithm(
+    ducks: Sequence[RosterEntry], identities: Sequence[Identity], host: Sequence[TagAlgorithm], auth: bool
+) -> TagAlgorithm:
+    """AES-GMAC where every CPU can, else ChaCha20-Poly1305. Raises `TagAlgorithmMismatch` naming who cannot."""
+    if not auth:
+        return TagAlgorithm.NONE
+    for algorithm in (TagAlgorithm.AES256_GMAC, TagAlgorithm.CHACHA20_POLY1305):
+        if algorithm in host and all(algorithm in identity.tag_algorithms for identity in identities):
+            return algorithm
+    cannot = [
+        duck.duck
+        for duck, identity in zip(ducks, identities, strict=True)
+        if TagAlgorithm.CHACHA20_POLY1305 not in identity.tag_algorithms
+    ]
+    raise TagAlgorithmMismatch(f"no algorithm for datagram tags is common to host and ducks: {', '.join(cannot)}")
+
+
+def require_chunks(control: FleetControl, plan: ShardPlan) -> None:
+    """Raises `ChunkMissing`, naming each duck that lacks part of its shard."""
+
+    def missing(duck: RosterEntry, client: ControlClient) -> str:
+        digests = Assignment.from_plan(plan, duck.rank).digests
+        lacking = client.have(digests).count(False)
+        return f"{duck.duck} ({duck.address}) lacks {lacking} of {len(digests)} chunks" if lacking else ""
+
+    lacking = [text for text in control.each(missing) if text]
+    if lacking:
+        raise ChunkMissing(f"weights are missing: {'; '.join(lacking)}. Next: run `duckctl place`")
+
+
+def configure(
+    control: FleetControl,
+    plan: ShardPlan,
+    layouts: Sequence[DomainLayout],
+    secret: SessionSecrets,
+    host_ports: Sequence[int],
+    *,
+    tag_algorithm: TagAlgorithm,
+    wire_dtype: str,
+) -> None:
+    """Assign each duck its rank's chunks and start the session on it.
+
+    Raises a subclass of `IdentityMismatch`, or another `MachineError`, that names the duck.
+    """
+    place = {
+        duck.rank: (layout, keys, i, port)
+        for layout, keys, port in zip(layouts, secret.domains, host_ports, strict=True)
+        for i, duck in enumerate(layout.ducks)
+    }
+
+    def one(duck: RosterEntry, client: ControlClient) -> None:
+        layout, keys, i, port = place[duck.rank]
+        assignment = Assignment.from_plan(plan, duck.rank)
+        client.assign(assignment)
+        client.configure(
+            SessionConfig(
+                session=secret.session,
+                generation=plan.generation,
+                rank=duck.rank,
+                tp=plan.tp,
+                format=plan.format,
+                hidden=plan.hidden,
+                num_layers=plan.num_layers,
+                model_digest=plan.model_digest,
+                shard_digest=assignment.shard_digest,
+                host_address=layout.domain.host_address,
+                host_port=port,
+                wire_dtype=wire_dtype,
+                tag_algorithm=tag_algorithm,
+                domain_key_id=keys.broadcast_id,
+                duck_key_id=keys.duck_ids[i],
+                domain_key=keys.broadcast,
+                duck_key=keys.ducks[i],
+                reply_fragment_bytes=layout.fragment_bytes,
+            )
+        )
+
+    control.each(one)

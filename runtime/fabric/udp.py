@@ -1,0 +1,248 @@
+"""The fabric over a network: sessions and errors here, datagrams in the native core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from duckfleet.inventory.errors import InternalError, OperatorError
+from duckfleet.inventory.plan import ShardPlan
+from duckfleet.inventory.roster import Roster, RosterEntry
+from duckfleet.runtime.errors import DuckLost, FabricClosed
+from duckfleet.runtime.wire import MAX_TOKENS, FleetKeys, TagAlgorithm, WireDtype
+
+from . import _fabric
+from .interface import F32, U32, ForwardTiming, Ticket
+from .layout import DomainLayout, lay_out
+from .session import FleetControl, SessionSecrets, agree, choose_tag_algorithm, configure, require_chunks
+
+DEFAULT_MAX_REQUEST_BYTES = 1 << 20
+_CLOSED, _LOST = 2, 1  # native Outcome
+
+# What was last heard from a duck about a vector, by the native core's `Heard`.
+_HEARD = ("nothing heard", "it asked for parts of the request again", "it said it was computing", "part of a reply")
+
+
+class UdpFabric:
+    """FFN layers on the ducks of a roster. Implements `interface.Fabric`.
+
+    Construction goes through the whole session set-up: identities, chunks, assignment, keys. Authentication is on
+    unless `auth=False`. `deadline_s` bounds the time from sending a request to its last reply; `spin_us` is how
+    long to poll busily before blocking (0 where ducks share the host's cores). `wire_dtype` f16 and bf16 halve what
+    is broadcast and round activations.
+
+    Raises `OperatorError` (roster and plan do not fit, an address that cannot be bound), `DuckLost` (no answer),
+    `ChunkMissing` (run `duckctl place`), subclasses of `IdentityMismatch`.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        plan: ShardPlan,
+        keys: FleetKeys | None,
+        *,
+        deadline_s: float,
+        wire_dtype: str = "f32",
+        auth: bool = True,
+        spin_us: int = 0,
+        transport: str = "udp",
+        control_timeout_s: float = 5.0,
+        max_tokens: int = MAX_TOKENS,
+        max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
+        min_probe_us: int = 3_000,
+        max_probe_us: int = 100_000,
+        gap_us: int = 1_000,
+    ) -> None:
+        if auth and keys is None:
+            raise OperatorError("there are no fleet keys: run `duckctl init`, or say auth=False (`--no-auth`)")
+        if transport not in _fabric.transports():
+            raise OperatorError(f"no transport is called {transport!r}; this build has: {_fabric.transports()}")
+        if wire_dtype.upper() not in WireDtype.__members__:
+            raise OperatorError(f"activations cannot travel as {wire_dtype!r}; choose f32, f16 or bf16")
+        self._plan = plan
+        self._layouts = lay_out(roster, plan)
+        self._by_rank = {entry.rank: entry for entry in roster.entries}
+        self._domain_of = {duck.rank: i for i, layout in enumerate(self._layouts) for duck in layout.ducks}
+        self._forwards = 0
+        self._timing_us = [0.0, 0.0, 0.0, 0.0]
+
+        control = FleetControl(roster.entries, keys, control_timeout_s)
+        try:
+            identities = control.each(lambda _, client: client.identity())
+            agree(plan, roster.entries, identities, wire_dtype)
+            host = [a for a in TagAlgorithm if _fabric.available_tag_algorithms() >> a & 1]
+            self._tag_algorithm = choose_tag_algorithm(roster.entries, identities, host, auth)
+            require_chunks(control, plan)
+            secret = SessionSecrets.draw(self._layouts)
+            session = _fabric.SessionConfig(
+                session=secret.session,
+                generation=plan.generation,
+                hidden=plan.hidden,
+                max_tokens=max_tokens,
+                max_request_bytes=max_request_bytes,
+                wire_dtype=WireDtype[wire_dtype.upper()],
+                tag_algorithm=self._tag_algorithm,
+                min_probe_us=min_probe_us,
+                max_probe_us=max_probe_us,
+                gap_us=gap_us,
+            )
+            self._native = _open(session, self._layouts, secret, transport, spin_us, round(deadline_s * 1e6))
+            try:
+                configure(
+                    control,
+                    plan,
+                    self._layouts,
+                    secret,
+                    self._native.ports(),
+                    tag_algorithm=self._tag_algorithm,
+                    wire_dtype=wire_dtype,
+                )
+            except BaseException:
+                self._native.close()
+                raise
+        finally:
+            control.close()
+        self._session = secret.session
+        self._transport = transport
+
+    @property
+    def tag_algorithm(self) -> TagAlgorithm:
+        """How this session's datagrams are authenticated."""
+        return self._tag_algorithm
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of one request at most; longer batches are cut."""
+        return self._native.max_tokens()
+
+    def submit(
+        self, layer: int, x: F32, experts: U32 | None = None, weights: F32 | None = None, lane: int = 0
+    ) -> Ticket:
+        """See `interface.Fabric`. A ticket that is dropped without wait() gives its forward up.
+
+        Raises `FabricClosed`; `ValueError` for shapes, layers or routes that cannot be; `InternalError` when the lane
+        has a forward already.
+        """
+        try:
+            ticket = self._native.submit(layer, x, experts, weights, lane)
+        except RuntimeError as error:
+            raise InternalError(str(error)) from error
+        if ticket is None:
+            raise FabricClosed("the fabric is closed")
+        return ticket
+
+    def wait(self, ticket: Ticket, out: F32) -> ForwardTiming:
+        """See `interface.Fabric`."""
+        if not isinstance(ticket, _fabric.Ticket):
+            raise InternalError("this ticket is another fabric's")
+        outcome, timing, loss = self._native.wait(ticket, out)
+        if outcome == 0:
+            self._forwards += 1
+            for i, us in enumerate(timing):
+                self._timing_us[i] += us
+            return ForwardTiming(*timing)
+        if outcome == _LOST and loss is not None:
+            raise self._lost(ticket.layer, *loss)
+        raise FabricClosed("the fabric was closed")
+
+    def _lost(self, layer: int, waited_us: int, missing: Sequence[tuple[int, int, int, int, int, int]]) -> DuckLost:
+        send_errnos = [d["last_send_errno"] for d in self._native.stats()]
+        told: dict[str, str] = {}
+        for rank, _slice, _part, heard, received_bytes, message_bytes in missing:
+            duck = self._by_rank[rank]
+            last = _HEARD[heard]
+            if received_bytes:
+                last = f"{received_bytes} of {message_bytes} bytes of its reply came"
+            errno = send_errnos[self._domain_of[rank]]
+            if errno:
+                last += f", sending failed: {os.strerror(errno)}"
+            told[duck.duck] = f"{duck.duck} ({duck.address}, rank {rank}): {last}"
+        return DuckLost(
+            f"layer {layer} has no answer after {waited_us / 1e6:.3f} s from {len(told)} of {self._plan.tp} ducks: "
+            + "; ".join(told.values()),
+            ducks=tuple(told),
+        )
+
+    def stats(self) -> dict[str, object]:
+        """See `interface.Fabric`: means of `ForwardTiming`, latencies and retransmissions by duck, drops by kind."""
+        domains, ducks, drops = [], [], dict[str, int]()
+        for layout, native in zip(self._layouts, self._native.stats(), strict=True):
+            for kind, count in native["drops"].items():
+                drops[kind] = drops.get(kind, 0) + count
+            for duck, counters in zip(layout.ducks, native.pop("ducks"), strict=True):
+                ducks.append(_describe(duck, counters))
+            domains.append({"domain": layout.domain.name, **native})
+        ducks.sort(key=lambda d: d["rank"])
+        slowest = max(ducks, key=lambda d: (d["times_last"], d["latency_mean_us"]), default=None)
+        means = [us / max(1, self._forwards) for us in self._timing_us]
+        return {
+            "transport": self._transport,
+            "tag_algorithm": self._tag_algorithm.name.lower(),
+            "session": self._session,
+            "generation": self._plan.generation,
+            "forwards": self._forwards,
+            "mean_us": dict(zip(("prepare", "send", "wait", "fetch"), means, strict=True)),
+            "retransmissions": sum(d["probes"] + d["resends"] for d in ducks),
+            "drops": drops,
+            "slowest_duck": slowest["duck"] if slowest and self._forwards else None,
+            "ducks": ducks,
+            "domains": domains,
+        }
+
+    def close(self) -> None:
+        """Idempotent; whoever waits gets `FabricClosed`."""
+        self._native.close()
+
+
+def _describe(duck: RosterEntry, counters: dict[str, int]) -> dict[str, object]:
+    return {
+        "duck": duck.duck,
+        "address": duck.address,
+        "rank": duck.rank,
+        "replies": counters["replies"],
+        "latency_mean_us": counters["latency_sum_us"] / max(1, counters["replies"]),
+        "latency_last_us": counters["latency_last_us"],
+        "latency_max_us": counters["latency_max_us"],
+        "times_last": counters["times_last"],
+        "probes": counters["probes"],
+        "resends": counters["resends"],
+        "resent_bytes": counters["resent_bytes"],
+    }
+
+
+def _open(
+    session: _fabric.SessionConfig,
+    layouts: Sequence[DomainLayout],
+    secret: SessionSecrets,
+    transport: str,
+    spin_us: int,
+    deadline_us: int,
+) -> _fabric.Fabric:
+    domains = []
+    for layout, keys in zip(layouts, secret.domains, strict=True):
+        domains.append(
+            _fabric.DomainConfig(
+                name=layout.domain.name,
+                host_address=layout.domain.host_address,
+                host_port=0,
+                broadcast=layout.domain.broadcast,
+                data_port=layout.data_port,
+                fragment_bytes=layout.fragment_bytes,
+                key_id=keys.broadcast_id,
+                key=keys.broadcast,
+                ducks=[
+                    _fabric.DuckConfig(
+                        rank=duck.rank, address=duck.address, port=duck.data_port, key_id=key_id, key=key
+                    )
+                    for duck, key_id, key in zip(layout.ducks, keys.duck_ids, keys.ducks, strict=True)
+                ],
+                vectors=[_fabric.VectorSpec(duck=v.duck, slice=v.slice, part=v.part) for v in layout.vectors],
+                vectors_of_layer=layout.vectors_of_layer,
+            )
+        )
+    try:
+        return _fabric.Fabric(
+            session=session, domains=domains, transport=transport, spin_us=spin_us, deadline_us=deadline_us
+        )
+    except _fabric.LinkError as error:
+        raise OperatorError(str(error)) from error

@@ -1,0 +1,389 @@
+// DomainProtocol in a world of the test's making: every datagram, its source and the time are given by hand.
+#include "domain_protocol.hpp"
+
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "check.hpp"
+#include "toy_duck.hpp"
+
+using namespace duckfleet;
+using namespace duckfleet::fabric;
+using test::ToyDuck;
+using wire::DropReason;
+
+namespace {
+
+constexpr std::uint32_t kHidden = 96;
+constexpr unsigned kLayers = 2;
+
+Endpoint at(unsigned last, unsigned port = 9000) {
+  return {0x7F000000U + last, static_cast<std::uint16_t>(port)};
+}
+
+struct World {
+  SessionConfig session;
+  DomainConfig domain;
+  std::unique_ptr<DomainProtocol> protocol;
+  std::vector<ToyDuck> ducks;
+  std::vector<float> x;
+  std::vector<wire::Route> routes;
+  Request request;
+  std::uint64_t now = 1'000'000;
+  std::uint32_t step = 0;
+
+  explicit World(std::size_t num_ducks, std::uint32_t fragment_bytes = 128, unsigned first_rank = 0,
+                 wire::TagAlgorithm tags = wire::TagAlgorithm::kChaCha20Poly1305) {
+    session.session = 77;
+    session.generation = 5;
+    session.hidden = kHidden;
+    session.max_tokens = 4;
+    session.tag_algorithm = tags;
+    domain.name = "d";
+    domain.broadcast = at(255);
+    domain.fragment_bytes = fragment_bytes;
+    domain.key_id = 1;
+    domain.key.fill(9);
+    for (std::size_t i = 0; i < num_ducks; ++i) {
+      DuckConfig duck;
+      duck.rank = static_cast<std::uint16_t>(first_rank + i);
+      duck.endpoint = at(static_cast<unsigned>(101 + i));
+      duck.key_id = static_cast<std::uint32_t>(10 + i);
+      duck.key.fill(static_cast<std::uint8_t>(20 + i));
+      domain.ducks.push_back(duck);
+      domain.vectors.push_back({static_cast<std::uint16_t>(i), duck.rank, wire::kWholeSlice});
+    }
+    domain.vectors_of_layer.resize(kLayers);
+    for (auto& layer : domain.vectors_of_layer) {
+      for (std::size_t i = 0; i < num_ducks; ++i) layer.push_back(static_cast<std::uint16_t>(i));
+    }
+  }
+
+  void open() {
+    protocol = std::make_unique<DomainProtocol>(session, domain);
+    for (std::size_t i = 0; i < domain.ducks.size(); ++i) ducks.emplace_back(session, domain, i, domain.fragment_bytes);
+  }
+
+  void begin(unsigned lane, unsigned num_tokens = 1, unsigned layer = 0, unsigned top_k = 0) {
+    x.resize(std::size_t{num_tokens} * kHidden);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i + step) * 0.25F;
+    routes.clear();
+    for (unsigned i = 0; i < num_tokens * top_k; ++i) routes.push_back({i % top_k, 0.125F});
+    request = {};
+    request.step = ++step;
+    request.layer = static_cast<std::uint16_t>(layer);
+    request.num_tokens = static_cast<std::uint16_t>(num_tokens);
+    request.top_k = static_cast<std::uint16_t>(top_k);
+    request.routes = std::as_bytes(std::span(routes));
+    request.activations = std::as_bytes(std::span(x));
+    protocol->begin(lane, request, now);
+  }
+
+  std::vector<OutDatagram> due() {
+    std::vector<OutDatagram> all;
+    sent.clear();
+    std::array<OutDatagram, 5> batch;
+    for (std::size_t n = 0; (n = protocol->fill(batch, now)) > 0;) {
+      for (std::size_t i = 0; i < n; ++i) {
+        sent.emplace_back(batch[i].data, batch[i].data + batch[i].bytes);
+        all.push_back({nullptr, batch[i].bytes, batch[i].to});
+      }
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].data = sent[i].data();
+    CHECK(!protocol->has_due());
+    return all;
+  }
+
+  // What the ducks answer to everything that is due; `lose` says which datagrams do not arrive.
+  template <class Lose>
+  std::deque<std::pair<std::size_t, ToyDuck::Bytes>> exchange(Lose&& lose) {
+    std::deque<std::pair<std::size_t, ToyDuck::Bytes>> answers;
+    for (const OutDatagram& d : due()) {
+      for (std::size_t i = 0; i < ducks.size(); ++i) {
+        if (!(d.to == domain.broadcast) && !(d.to == domain.ducks[i].endpoint)) continue;
+        if (lose()) continue;
+        for (auto& answer : ducks[i].take({d.data, d.bytes})) answers.emplace_back(i, std::move(answer));
+      }
+    }
+    return answers;
+  }
+
+  int deliver(std::size_t duck, ToyDuck::Bytes bytes) { return deliver_from(domain.ducks[duck].endpoint, std::move(bytes)); }
+
+  int deliver_from(Endpoint from, ToyDuck::Bytes bytes, bool truncated = false) {
+    return protocol->on_datagram({bytes.data(), static_cast<std::uint32_t>(bytes.size()), from, truncated}, now);
+  }
+
+  std::uint64_t drops(DropReason reason) const {
+    return protocol->counters().drops[static_cast<std::size_t>(reason)];
+  }
+
+  void check_vector(unsigned lane, std::size_t v) {
+    const VectorSpec& spec = domain.vectors[v];
+    const VectorSlot& slot = protocol->slot(lane, v);
+    CHECK(slot.complete());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float weights = 0.125F * static_cast<float>(request.top_k);
+      CHECK(slot.data()[i] == test::toy_value(x[i], spec.slice, spec.part, weights));
+    }
+  }
+
+  std::deque<ToyDuck::Bytes> sent;
+};
+
+constexpr auto kNothing = [] { return false; };
+
+void a_request_comes_back_from_every_duck(std::uint32_t fragment_bytes, wire::TagAlgorithm tags) {
+  World w(3, fragment_bytes, 0, tags);
+  w.open();
+  for (unsigned turn = 0; turn < 4; ++turn) {
+    const unsigned lane = turn % 2;
+    w.begin(lane, 1 + turn % 3, turn % 2, turn);
+    auto answers = w.exchange(kNothing);
+    int completed = -1;
+    for (auto& [duck, bytes] : answers) {
+      CHECK(completed == -1);
+      completed = w.deliver(duck, bytes);
+    }
+    CHECK(completed == static_cast<int>(lane));
+    for (std::size_t v = 0; v < 3; ++v) w.check_vector(lane, v);
+    CHECK(w.protocol->next_time_us() == UINT64_MAX);
+    w.protocol->end(lane);
+  }
+  for (const auto count : w.protocol->counters().drops) CHECK(count == 0);
+}
+
+void lost_datagrams_are_asked_for(unsigned seed) {
+  std::mt19937 random(seed);
+  World w(3, 64);
+  w.open();
+  const auto lose = [&] { return random() % 3 == 0; };
+  for (unsigned turn = 0; turn < 5; ++turn) {
+    w.begin(0, 2, 0, 2);
+    int rounds = 0;
+    while (!w.protocol->complete(0)) {
+      CHECK(++rounds < 200);
+      for (auto& [duck, bytes] : w.exchange(lose)) {
+        if (!lose()) w.deliver(duck, bytes);
+      }
+      const std::uint64_t next = w.protocol->next_time_us();
+      if (!w.protocol->complete(0) && !w.protocol->has_due()) {
+        CHECK(next != UINT64_MAX);
+        w.now = std::max(w.now, next);
+        w.protocol->on_time(w.now);
+      }
+    }
+    for (std::size_t v = 0; v < 3; ++v) w.check_vector(0, v);
+    w.protocol->end(0);
+  }
+}
+
+void asking_backs_off() {
+  World w(1);
+  w.open();
+  w.ducks[0].silent = true;
+  w.begin(0);
+  w.due();
+  std::vector<std::uint64_t> gaps;
+  std::uint64_t last = w.now;
+  for (int i = 0; i < 9; ++i) {
+    w.now = w.protocol->next_time_us();
+    gaps.push_back(w.now - last);
+    last = w.now;
+    w.protocol->on_time(w.now - 1);
+    CHECK(w.due().empty());
+    w.protocol->on_time(w.now);
+    CHECK(w.due().size() == 1);
+  }
+  CHECK(gaps[0] == w.session.timers.min_probe_us);
+  for (std::size_t i = 2; i < gaps.size(); ++i) {
+    CHECK(gaps[i] == std::min<std::uint64_t>(2 * gaps[i - 1], w.session.timers.max_probe_us));
+  }
+  std::vector<VectorReport> report;
+  w.protocol->report_missing(0, report);
+  CHECK(report.size() == 1 && report[0].heard == Heard::kNothing && report[0].heard_at_us == 0);
+}
+
+void a_duck_that_asks_gets_what_it_lacks() {
+  World w(2, 64);
+  w.open();
+  w.begin(0, 1, 0, 3);
+  const auto first = w.due();
+  wire::DataHeader h;
+  std::memcpy(&h, first[0].data, sizeof h);
+  const std::uint32_t total = h.message_bytes;
+  CHECK(total == 3 * sizeof(wire::Route) + kHidden * sizeof(float));
+
+  const auto resent = [&](const std::vector<wire::Range>& ranges) {
+    w.deliver(1, w.ducks[1].nack(h, ranges));
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> got;
+    for (const OutDatagram& d : w.due()) {
+      CHECK(d.to == w.domain.ducks[1].endpoint);
+      wire::DataHeader r;
+      std::memcpy(&r, d.data, sizeof r);
+      CHECK(r.rank == 1 && r.key_id == 11 && r.slice == wire::kAsAssigned);
+      w.ducks[1].take({d.data, d.bytes});  // checks tag and window
+      got.emplace_back(std::uint32_t{r.offset}, std::uint32_t{r.fragment_bytes});
+    }
+    return got;
+  };
+  using Pieces = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+  CHECK((resent({{64, 128}}) == Pieces{{64, 64}, {128, 64}}));
+  CHECK((resent({{70, 2}}) == Pieces{{64, 64}}));
+  CHECK((resent({{0, 1}, {384, 1000}}) == Pieces{{0, 64}, {384, total - 384}}));
+  CHECK(resent({}).size() == (total + 63) / 64);
+  CHECK(resent({{0, wire::kRestOfMessage}}).size() == (total + 63) / 64);
+  CHECK(resent({{total, 64}, {0, 0}}).empty());
+  CHECK(w.drops(DropReason::kBadLength) == 1);
+  std::vector<VectorReport> report;
+  w.protocol->report_missing(0, report);
+  CHECK(report.size() == 2 && report[0].heard == Heard::kNothing && report[1].heard == Heard::kAskedAgain);
+}
+
+void busy_ducks_are_left_alone_for_a_while() {
+  World w(1);
+  w.open();
+  w.begin(0);
+  wire::DataHeader h;
+  std::memcpy(&h, w.due()[0].data, sizeof h);
+  w.now = w.protocol->next_time_us() - 1;
+  w.deliver(0, w.ducks[0].busy(h));
+  CHECK(w.protocol->next_time_us() >= w.now + w.session.timers.min_probe_us);
+  std::vector<VectorReport> report;
+  w.protocol->report_missing(0, report);
+  CHECK(report[0].heard == Heard::kBusy && report[0].heard_at_us == w.now);
+}
+
+void what_does_not_belong_is_counted_and_dropped() {
+  World w(2);
+  w.open();
+  w.begin(0);
+  auto answers = w.exchange(kNothing);
+  const ToyDuck::Bytes good = answers[0].second;
+  wire::DataHeader h;
+  std::memcpy(&h, good.data(), sizeof h);
+  const std::span payload = std::span(good).subspan(sizeof h);
+  const auto dropped = [&](DropReason reason, Endpoint from, ToyDuck::Bytes bytes, bool truncated = false) {
+    const std::uint64_t before = w.drops(reason);
+    CHECK(w.deliver_from(from, std::move(bytes), truncated) == -1);
+    CHECK(w.drops(reason) == before + 1);
+  };
+  const auto changed = [&](auto&& change) {
+    wire::DataHeader c = h;
+    change(c);
+    return w.ducks[0].seal(c, payload);
+  };
+  const Endpoint home = w.domain.ducks[0].endpoint;
+  dropped(DropReason::kForeignAddress, at(200), good);
+  dropped(DropReason::kForeignAddress, at(101, 9001), good);
+  dropped(DropReason::kTooLong, home, good, true);
+  dropped(DropReason::kTooShort, home, ToyDuck::Bytes(sizeof h - 1));
+  dropped(DropReason::kBadMagic, home, ToyDuck::Bytes(200));
+  dropped(DropReason::kWrongRank, w.domain.ducks[1].endpoint, good);
+  dropped(DropReason::kWrongSession, home, changed([](auto& c) { ++c.session; }));
+  dropped(DropReason::kStaleGeneration, home, changed([](auto& c) { --c.generation; }));
+  dropped(DropReason::kWrongGeneration, home, changed([](auto& c) { ++c.generation; }));
+  dropped(DropReason::kStaleStep, home, changed([](auto& c) { --c.step; }));
+  dropped(DropReason::kUnknownMessage, home, changed([](auto& c) { ++c.step; }));
+  dropped(DropReason::kUnknownMessage, home, changed([](auto& c) { c.slice = 1; }));
+  dropped(DropReason::kUnknownMessage, home, changed([](auto& c) { c.part = 0; }));
+  dropped(DropReason::kUnknownMessage, home, changed([](auto& c) { c.lane = 1; }));
+  dropped(DropReason::kConflicting, home, changed([](auto& c) { c.layer = 1; }));
+  dropped(DropReason::kWrongDirection, home, changed([](auto& c) {
+            c.kind = static_cast<std::uint8_t>(wire::DataKind::kRequest);
+            c.message_bytes = c.hidden * 4;
+          }));
+  ToyDuck::Bytes bent = good;
+  bent.back() ^= std::byte{1};
+  dropped(DropReason::kBadTag, home, bent);
+  ToyDuck::Bytes other_key = good;
+  other_key[offsetof(wire::DataHeader, key_id)] ^= std::byte{1};
+  dropped(DropReason::kUnknownKey, home, other_key);
+  CHECK(w.protocol->slot(0, 0).received_bytes() == 0);
+
+  // And the good ones still count, once.
+  for (auto& [duck, bytes] : answers) w.deliver(duck, bytes);
+  CHECK(w.protocol->complete(0));
+  for (std::size_t v = 0; v < 2; ++v) w.check_vector(0, v);
+  dropped(DropReason::kReplayed, home, good);
+  dropped(DropReason::kDuplicateFragment, home, changed([](auto&) {}));
+  w.protocol->end(0);
+  dropped(DropReason::kStaleStep, home, changed([](auto&) {}));
+}
+
+void parts_can_be_computed_by_others() {
+  // Rank 1 is lost: duck 0 computes parts 0 and 2 of its slice, duck 1 (rank 2) part 1.
+  World w(2);
+  w.domain.ducks[1].rank = 2;
+  w.domain.vectors = {{0, 0, wire::kWholeSlice}, {1, 2, wire::kWholeSlice}, {0, 1, 0}, {1, 1, 1}, {0, 1, 2}};
+  w.domain.vectors_of_layer = {{0, 1, 2, 3, 4}, {0, 1}};
+  w.open();
+  for (unsigned turn = 0; turn < 3; ++turn) {
+    w.begin(1, 2);
+    std::deque<std::pair<std::size_t, ToyDuck::Bytes>> answers = w.exchange(kNothing);
+    for (auto& [duck, bytes] : answers) w.deliver(duck, bytes);
+    CHECK(w.protocol->complete(1));
+    for (std::size_t v = 0; v < 5; ++v) w.check_vector(1, v);
+    w.protocol->end(1);
+  }
+  w.begin(1, 2, 1);
+  w.exchange(kNothing);
+  std::vector<VectorReport> report;
+  w.protocol->report_missing(1, report);
+  CHECK(report.size() == 2);
+}
+
+void mutated_datagrams_never_change_a_vector(unsigned seed, wire::TagAlgorithm tags) {
+  std::mt19937 random(seed);
+  World w(2, 64, 0, tags);
+  w.open();
+  for (unsigned turn = 0; turn < 40; ++turn) {
+    const unsigned lane = turn % 2;
+    w.begin(lane, 1 + turn % 2, 0, turn % 3);
+    auto answers = w.exchange(kNothing);
+    for (auto& [duck, bytes] : answers) {
+      for (int i = 0; i < 20; ++i) {
+        ToyDuck::Bytes bent = bytes;
+        // Without tags only a header that is refused may be bent: a forged payload cannot be told from a good one.
+        const std::size_t reach = tags == wire::TagAlgorithm::kNone ? 16 : bent.size();
+        bent[random() % reach] ^= static_cast<std::byte>(1 + random() % 255);
+        if (random() % 4 == 0) bent.resize(random() % bent.size());
+        w.deliver(duck, std::move(bent));
+      }
+      w.deliver(duck, bytes);
+    }
+    CHECK(w.protocol->complete(lane));
+    for (std::size_t v = 0; v < 2; ++v) w.check_vector(lane, v);
+    w.protocol->end(lane);
+  }
+}
+
+void a_domain_without_columns_has_nothing_to_wait_for() {
+  World w(1);
+  w.domain.vectors_of_layer[1].clear();
+  w.open();
+  w.begin(0, 1, 1);
+  CHECK(w.protocol->complete(0) && !w.protocol->has_due() && w.protocol->next_time_us() == UINT64_MAX);
+}
+
+}  // namespace
+
+int main() {
+  CHECK(wire::initialise_crypto());
+  for (const auto tags : {wire::TagAlgorithm::kNone, wire::TagAlgorithm::kChaCha20Poly1305}) {
+    for (const std::uint32_t fragment : {64U, 192U, 1344U, 65408U}) a_request_comes_back_from_every_duck(fragment, tags);
+    for (unsigned seed = 0; seed < 10; ++seed) mutated_datagrams_never_change_a_vector(seed, tags);
+  }
+  if (wire::tag_algorithm_available(wire::TagAlgorithm::kAes256Gmac)) {
+    a_request_comes_back_from_every_duck(1344, wire::TagAlgorithm::kAes256Gmac);
+  }
+  for (unsigned seed = 0; seed < 20; ++seed) lost_datagrams_are_asked_for(seed);
+  asking_backs_off();
+  a_duck_that_asks_gets_what_it_lacks();
+  busy_ducks_are_left_alone_for_a_while();
+  what_does_not_belong_is_counted_and_dropped();
+  parts_can_be_computed_by_others();
+  a_domain_without_columns_has_nothing_to_wait_for();
+}
