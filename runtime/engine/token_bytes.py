@@ -38,6 +38,7 @@ class TokenBytes:
     def __init__(self, table: list[bytes], special: dict[str, int], strips_first_space: bool) -> None:
         self._table = table
         self._special = special
+        self._special_texts = {token_id: text for text, token_id in special.items()}
         self.strips_first_space = strips_first_space
 
     def __len__(self) -> int:
@@ -46,9 +47,18 @@ class TokenBytes:
     def __getitem__(self, token_id: int) -> bytes:
         return self._table[token_id] if 0 <= token_id < len(self._table) else b""
 
+    @property
+    def special_texts(self) -> Iterable[str]:
+        """The special tokens as they are spelt."""
+        return self._special.keys()
+
     def special_id(self, text: str) -> int | None:
         """The special token spelt exactly so, if there is one."""
         return self._special.get(text)
+
+    def special_text(self, token_id: int) -> str:
+        """How a special token is spelt; empty for any other."""
+        return self._special_texts.get(token_id, "")
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenBytes:

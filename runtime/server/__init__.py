@@ -1,1 +1,8 @@
 """The OpenAI-compatible HTTP server."""
+
+from duckfleet.runtime.server.app import create_app
+from duckfleet.runtime.server.logs import configure_logging
+from duckfleet.runtime.server.serve import HttpServer, ShutdownReport, run
+from duckfleet.runtime.server.settings import ServerSettings
+
+__all__ = ["HttpServer", "ServerSettings", "ShutdownReport", "configure_logging", "create_app", "run"]

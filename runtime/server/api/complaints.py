@@ -1,0 +1,123 @@
+"""From a parsed body to a request, or to a complaint that names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from duckfleet.runtime.server.api.errors import ApiError, invalid
+from duckfleet.runtime.server.api.schema import FORMS, Strict
+
+Request = TypeVar("Request", bound=Strict)
+
+_SHOWN_LEN = 80  # characters of a client's value or field name that are repeated to it
+_EXPECTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "none_required": "null",
+}
+
+
+def parse_request(kind: type[Request], body: object, unsupported: Mapping[str, tuple[object, ...]]) -> Request:
+    """Validate a body. `unsupported`: parameters that are refused by name, with the values that ask for nothing.
+
+    Raises `ApiError`, status 400, for the first thing that is wrong.
+    """
+    if not isinstance(body, dict):
+        raise invalid(None, f"The body must be a JSON object, but it is {_kind_of(body)}.", "invalid_type")
+    kept = {}
+    for name, value in body.items():
+        if name not in unsupported:
+            kept[name] = value
+        elif value is not None and not any(_same(value, nothing) for nothing in unsupported[name]):
+            raise invalid(
+                name, f"Unsupported parameter: '{name}' is not supported by this server.", "unsupported_parameter"
+            )
+    try:
+        return kind.model_validate(kept)
+    except ValidationError as error:
+        # An unknown field first: what is wrong beside a misspelt name is often its consequence.
+        details = error.errors(include_url=False)
+        raise _complaint(min(details, key=lambda item: item["type"] != "extra_forbidden"), kept) from None
+
+
+def _complaint(error: ErrorDetails, body: dict[str, Any]) -> ApiError:
+    location = [part for part in error["loc"] if part not in FORMS]
+    of_key = location[-1:] == ["[key]"]
+    param = _path(location[:-1] if of_key else location)
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return invalid(param, f"Missing required parameter: '{param}'.", "missing_required_parameter")
+        case "extra_forbidden":
+            return invalid(param, f"Unknown parameter: '{param}'.", "unknown_parameter")
+        case "literal_error":
+            return invalid(param, f"Invalid value for '{param}': expected {context['expected']}.")
+        case "string_unicode":
+            return invalid(param, f"Invalid '{param}': a lone surrogate is no character.")
+        case "form":
+            got = _kind_of(_value_at(body, location))
+            return invalid(param, f"Invalid type for '{param}': {error['msg']}, but got {got}.", "invalid_type")
+        case kind if kind in _EXPECTED:
+            got = _kind_of(_value_at(body, location))
+            return invalid(
+                param, f"Invalid type for '{param}': expected {_EXPECTED[kind]}, but got {got}.", "invalid_type"
+            )
+        case _:
+            message = error["msg"].removeprefix("Input ").removeprefix("String ").removeprefix("List ")
+            return invalid(param, f"Invalid '{param}': {message[:1].lower()}{message[1:]}.")
+
+
+def _path(location: list[int | str]) -> str:
+    """("messages", 0, "content") -> messages[0].content"""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            shown = part if len(part) <= _SHOWN_LEN else part[:_SHOWN_LEN] + "…"
+            path += f".{shown}" if path else shown
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _value_at(body: Any, location: list[int | str]) -> Any:
+    for part in location:
+        try:
+            body = body[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return body
+
+
+def _kind_of(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer"
+        case float():
+            return "a number"
+        case str():
+            return "a string"
+        case []:
+            return "an empty list"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _same(value: object, other: object) -> bool:
+    """Equal and of one type: 1 is not true."""
+    return type(value) is type(other) and value == other

@@ -1,0 +1,183 @@
+"""Request bodies. Types are strict, fields that are not listed are refused, null means the default.
+
+Sources: OpenAI's API reference for `/v1/chat/completions` and `/v1/completions`; `top_k`, `min_p` and
+`repetition_penalty` are spelt as other servers of open models spell them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from duckfleet.runtime.engine.request import MAX_CHOICES, MAX_STOP_LEN, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS
+
+_MAX_COUNT = 2**31 - 1
+MAX_MESSAGES = 4096
+MAX_METADATA_PAIRS = 16
+
+# Names of the forms that a value may take: they appear in pydantic's locations and are no part of the client's path.
+FORM_STRING, FORM_STRINGS, FORM_PARTS = "(a string)", "(a list of strings)", "(a list of text parts)"
+FORM_TOKENS, FORM_TOKEN_LISTS, FORM_NULL = "(a list of token ids)", "(a list of lists of token ids)", "(null)"
+FORMS = frozenset({FORM_STRING, FORM_STRINGS, FORM_PARTS, FORM_TOKENS, FORM_TOKEN_LISTS, FORM_NULL})
+
+
+def _form_of_stop(value: Any) -> str | None:
+    return {str: FORM_STRING, list: FORM_STRINGS, type(None): FORM_NULL}.get(type(value))
+
+
+def _form_of_content(value: Any) -> str | None:
+    return {str: FORM_STRING, list: FORM_PARTS, type(None): FORM_NULL}.get(type(value))
+
+
+def _form_of_prompt(value: Any) -> str | None:
+    if isinstance(value, list) and value:
+        return {str: FORM_STRINGS, int: FORM_TOKENS, list: FORM_TOKEN_LISTS}.get(type(value[0]))
+    return {str: FORM_STRING, type(None): FORM_NULL}.get(type(value))
+
+
+def _forms(form_of: Any, wanted: str) -> Any:
+    return Discriminator(form_of, custom_error_type="form", custom_error_message=f"expected {wanted}")
+
+
+class Strict(BaseModel):
+    """Extra fields and lenient conversions are refused; NaN and infinities are no numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
+Stop = Annotated[
+    Annotated[StopString, Tag(FORM_STRING)]
+    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), Tag(FORM_STRINGS)]
+    | Annotated[None, Tag(FORM_NULL)],
+    _forms(_form_of_stop, "a string, a list of strings or null"),
+]
+
+
+class StreamOptions(Strict):
+    """Options of a streamed response."""
+
+    include_usage: bool | None = Field(None, description="One more chunk before the end, with the usage.")
+    include_obfuscation: Literal[False] | None = Field(None, description="Not supported: null or false.")
+
+
+class SamplingFields(Strict):
+    """What both endpoints share."""
+
+    model: str = Field(description="As `/v1/models` names it.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy. Default 1.")
+    top_p: float | None = Field(None, ge=0, le=1, description="Default 1.")
+    top_k: int | None = Field(None, ge=-1, le=_MAX_COUNT, description="0 or -1: off, the default.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Default 0.")
+    repetition_penalty: float | None = Field(
+        None, ge=0.01, le=100, description="Over prompt and completion. Default 1: none."
+    )
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Over the completion. Default 0.")
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="Over the completion. Default 0.")
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, description="Token id, as a string, to what is added to its logit."
+    )
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="Equal seeds give equal draws.")
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Completions of each prompt. Default 1.")
+    stop: Stop = Field(None, description="The text ends before the first of these that appears.")
+    stream: bool | None = Field(None, description="Server-sent events. Default false.")
+    stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
+    user: str | None = Field(None, max_length=512, description="Goes to the server's log; has no other effect.")
+
+
+class TextPart(Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+Content = Annotated[
+    Annotated[str, Tag(FORM_STRING)]
+    | Annotated[list[TextPart], Field(min_length=1), Tag(FORM_PARTS)]
+    | Annotated[None, Tag(FORM_NULL)],
+    _forms(_form_of_content, "a string or a list of text parts"),
+]
+
+
+class Message(Strict):
+    """A message of a chat. The fields that must be null let a client send back what it was answered."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content = Field(description="A string or text parts, which are joined.")
+    name: str | None = Field(None, max_length=256, description="Handed to the chat template.")
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ChatRequest(SamplingFields):
+    """Body of `/v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = Field(
+        None, ge=1, le=_MAX_COUNT, description="Default: as many as the context holds."
+    )
+    max_tokens: int | None = Field(None, ge=1, le=_MAX_COUNT, description="Older name of `max_completion_tokens`.")
+    logprobs: bool | None = Field(None, description="Log probabilities of the drawn tokens. Default false.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_TOP_LOGPROBS, description="So many likely tokens beside each. Only with `logprobs`."
+    )
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
+        Field(max_length=MAX_METADATA_PAIRS),
+    ] = Field(None, description="Goes to the server's log; has no other effect.")
+    safety_identifier: str | None = Field(None, max_length=128, description="As `user`.")
+
+
+TokenId = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
+Prompt = Annotated[
+    Annotated[str, Tag(FORM_STRING)]
+    | Annotated[list[str], Field(max_length=MAX_CHOICES), Tag(FORM_STRINGS)]
+    | Annotated[list[TokenId], Tag(FORM_TOKENS)]
+    | Annotated[
+        list[Annotated[list[TokenId], Field(min_length=1)]], Field(max_length=MAX_CHOICES), Tag(FORM_TOKEN_LISTS)
+    ]
+    | Annotated[None, Tag(FORM_NULL)],
+    _forms(_form_of_prompt, "a string, a list of strings, a list of token ids or a list of such lists, not empty"),
+]
+
+
+class CompletionRequest(SamplingFields):
+    """Body of `/v1/completions`."""
+
+    prompt: Prompt = Field(description="null: the beginning of a document.")
+    max_tokens: int | None = Field(None, ge=0, le=_MAX_COUNT, description="Default 16.")
+    logprobs: int | None = Field(None, ge=0, le=5, description="So many likely tokens beside each drawn one.")
+    echo: bool | None = Field(None, description="The prompt comes before the completion. Default false.")
+
+
+# Parameters of OpenAI's that are known and have no counterpart here, with the values that ask for nothing.
+_NOTHING: dict[str, tuple[object, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "function_call": ("none",),
+    "functions": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (),
+    "prediction": (),
+    "prompt_cache_key": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+_CHAT_ONLY = frozenset(_NOTHING) - {"best_of", "suffix"}
+UNSUPPORTED_CHAT = {name: _NOTHING[name] for name in sorted(_CHAT_ONLY)}
+UNSUPPORTED_COMPLETION = {name: _NOTHING[name] for name in ("best_of", "suffix")}
