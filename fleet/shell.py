@@ -1,0 +1,101 @@
+"""A shell on a duck over ssh, with the fleet's key and pinned host keys. The only user of paramiko."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from duckfleet.fleet.errors import DuckUnreachable
+from duckfleet.fleet.trust import SSH_KEY_FILE
+from duckfleet.inventory.site import Duck
+
+if TYPE_CHECKING:
+    import paramiko
+
+MAX_OUTPUT_BYTES = 1 << 20
+KNOWN_HOSTS = "known_hosts"
+
+
+class DuckShell:
+    """Commands on one duck, as root, each bounded in time. Every failure is a `DuckUnreachable` that names the duck.
+
+    A duck's host key is pinned when it is first seen (file `known_hosts` beside the keys); another one is refused.
+    """
+
+    def __init__(
+        self, duck: Duck, keys_dir: Path, *, port: int = 22, user: str = "root", timeout_s: float = 10.0
+    ) -> None:
+        self._duck = duck
+        self._timeout_s = timeout_s
+        with self._mapped():
+            self._client = self._connect(keys_dir, port, user)
+
+    def _connect(self, keys_dir: Path, port: int, user: str) -> paramiko.SSHClient:
+        import paramiko
+
+        client = paramiko.SSHClient()
+        known = keys_dir / KNOWN_HOSTS
+        known.touch(mode=0o600, exist_ok=True)
+        client.load_host_keys(str(known))
+        client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+        client.connect(
+            self._duck.address,
+            port=port,
+            username=user,
+            key_filename=str(keys_dir / SSH_KEY_FILE),
+            allow_agent=False,
+            look_for_keys=False,
+            timeout=self._timeout_s,
+            banner_timeout=self._timeout_s,
+            auth_timeout=self._timeout_s,
+        )
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def run(self, command: str) -> str:
+        """Its standard output. Raises when it ends with anything but 0."""
+        with self._mapped():
+            _, out, err = self._client.exec_command(command, timeout=self._timeout_s)
+            text = out.read(MAX_OUTPUT_BYTES).decode(errors="replace")
+            code = out.channel.recv_exit_status()
+        if code != 0:
+            said = err.read(4096).decode(errors="replace").strip() or text.strip()[-200:] or "nothing"
+            raise DuckUnreachable(f"duck {self._duck.name}: `{command}` ended with {code}: {said}")
+        return text
+
+    def start(self, command: str) -> None:
+        """Run a command that may take the connection down with it."""
+        with self._mapped():
+            _, out, _ = self._client.exec_command(command, timeout=self._timeout_s)
+            out.channel.settimeout(2.0)
+            try:
+                out.read(1)
+            except OSError:
+                return  # gone silent, as it was told to
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        import paramiko
+
+        where = f"duck {self._duck.name}: ssh to {self._duck.address}"
+        try:
+            yield
+        except paramiko.BadHostKeyException as error:
+            raise DuckUnreachable(
+                f"{where}: another host key than the one pinned when it was first seen. If the box was set up anew, "
+                f"remove its line from {KNOWN_HOSTS} in the keys' folder"
+            ) from error
+        except paramiko.AuthenticationException as error:
+            raise DuckUnreachable(f"{where}: it does not take the fleet's ssh key; boot it from our image") from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise DuckUnreachable(f"{where}: {str(error) or type(error).__name__}") from error
