@@ -93,9 +93,10 @@ def prepare(
 
     fleet = fleet_of(context)
     with bars() as shown:
-        plan = compose.prepare(
+        prepared = compose.prepare(
             fleet.models_dir, fleet.chunks_dir, model, tp=tp, format=known_format(format), parts=parts, progress=shown
         )
+    plan = prepared.plan
     summary = {
         "model": plan.model,
         "model_digest": plan.model_digest,
@@ -140,7 +141,7 @@ def place(
 
     def prepare_for(count: int) -> compose.PreparedPlan:
         with bars() as shown:
-            return compose.prepare_text(
+            return compose.prepare(
                 fleet.models_dir,
                 fleet.chunks_dir,
                 model,

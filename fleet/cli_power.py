@@ -12,6 +12,8 @@ from duckfleet.fleet.cli_options import Ducks, Json, fleet_of
 
 def register(app: typer.Typer) -> None:
     app.command("wake")(wake)
+    app.command("off")(off)
+    app.command("reboot")(reboot)
 
 
 def wake(
@@ -69,6 +71,51 @@ def wake(
     else:
         console.out.print(f"{up} of {len(results)} ducks {'are up' if wait else 'told to start'}")
     if up < len(results):
+        raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+By = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|control|ssh|power",
+        help="auto: ssh, then the duck's power source; the control plane for ducks that are processes of this host.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, though all ducks are meant.")]
+
+
+def off(context: typer.Context, ducks: Ducks = None, by: By = "auto", yes: Yes = False, json: Json = False) -> None:
+    """Switch ducks off. Nothing of this can ever run on this host: see docs/operations.md.
+
+    Exit code 3 when some could not be switched off.
+    """
+    _switch(context, ducks, "off", by, yes=yes, json=json)
+
+
+def reboot(context: typer.Context, ducks: Ducks = None, by: By = "auto", yes: Yes = False, json: Json = False) -> None:
+    """Restart ducks; a hung one by its power source, when it has one that can. `wake --wait` follows them."""
+    _switch(context, ducks, "reboot", by, yes=yes, json=json)
+
+
+def _switch(context: typer.Context, ducks: list[str] | None, action: str, by: str, *, yes: bool, json: bool) -> None:
+    from duckfleet.fleet.cli import EXIT_SOME_DUCKS
+    from duckfleet.fleet.switching import Switch
+
+    if by not in ("auto", "control", "ssh", "power"):
+        raise typer.BadParameter(f"--by {by!r}: auto, control, ssh or power")
+    fleet = fleet_of(context)
+    chosen = fleet.site.select(ducks or [])
+    if not ducks and not yes and console.err.is_terminal:
+        typer.confirm(f"{action}: all {len(chosen)} ducks of {fleet.site.path}?", abort=True, err=True)
+    switch = Switch(fleet.site, fleet.known_store, fleet.keys, fleet.keys_dir, ask=ask_person)
+    results = switch.switch(chosen, action, by=by)
+    if json:
+        console.print_json([{"duck": result.duck.name, "ok": result.ok, "detail": result.detail} for result in results])
+    else:
+        for result in results:
+            console.out.print(f"{'[green]●[/]' if result.ok else '[red]●[/]'} {result.duck.name}  ", end="")
+            console.out.print(result.detail, markup=False, soft_wrap=True)
+    if not all(result.ok for result in results):
         raise typer.Exit(EXIT_SOME_DUCKS)
 
 

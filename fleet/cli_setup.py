@@ -15,6 +15,7 @@ keys_app = typer.Typer(no_args_is_help=True, help="The fleet's keys: show them, 
 
 def register(app: typer.Typer) -> None:
     app.command("init")(init)
+    app.command("discover")(discover)
     app.command("doctor")(doctor)
     app.add_typer(keys_app, name="keys")
 
@@ -65,6 +66,49 @@ def init(
     console.out.print(f"site file {file}: {len(domains)} domains, {len(ducks)} ducks", markup=False, soft_wrap=True)
     if not ducks:
         console.note("next: `duckctl discover` listens for boxes that are switched on, and proposes them as ducks")
+
+
+def discover(
+    context: typer.Context,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to listen.")] = 60.0,
+    add: Annotated[bool, typer.Option("--add", help="Append what was found to the site file.")] = False,
+    json: Json = False,
+) -> None:
+    """Listen for DHCP requests and ARP on every domain, and propose unknown boxes as ducks (root).
+
+    Switch the boxes on while it listens. Without --add it only prints what it would append.
+    """
+    from duckfleet.fleet import discovery
+    from duckfleet.inventory.sitefile import parse_site
+    from duckfleet.inventory.sitewriter import duck_block
+
+    fleet = fleet_of(context)
+    site = fleet.site
+    with console.progress_bars() as progress:
+        interfaces = ", ".join(domain.interface for domain in site.domains)
+        task = progress.add_task(f"listening on {interfaces}", total=None, unit="boxes")
+        seen: set[str] = set()
+
+        def heard(sighting: discovery.Sighting) -> None:
+            seen.add(sighting.mac)
+            progress.update(task, completed=len(seen))
+
+        sightings = discovery.listen(site, seconds, heard)
+    proposals = discovery.propose(site, sightings)
+    text = "\n".join(
+        duck_block(duck, f"seen in domain {seen.domain} by {seen.source} at {console.moment(seen.at_s)}")
+        for duck, seen in proposals
+    )
+    if json:
+        console.print_json({"heard": discovery.merge(sightings), "proposed": [duck for duck, _seen in proposals]})
+    else:
+        console.out.print(f"{len(seen)} boxes heard, {len(proposals)} of them unknown")
+        console.out.print(text, markup=False, soft_wrap=True)
+    if add and proposals:
+        whole = site.path.read_text(encoding="utf-8").rstrip("\n") + "\n\n" + text
+        parse_site(whole, site.path)
+        site.path.write_text(whole, encoding="utf-8")
+        console.note(f"appended to {site.path}")
 
 
 @keys_app.command("show")

@@ -45,6 +45,7 @@ class KnownModel:
     """A published model of the catalogue, whether it was pulled or not."""
 
     name: str
+    family: str
     source: str
     pulled: bool
 
@@ -84,7 +85,9 @@ def known_models(pulled: Iterable[str] = ()) -> list[KnownModel]:
     from duckfleet.runtime.model import catalogue
 
     here = set(pulled)
-    return [KnownModel(entry.name, entry.source, entry.name in here) for entry in catalogue().values()]
+    return [
+        KnownModel(entry.name, entry.model_type, entry.source, entry.name in here) for entry in catalogue().values()
+    ]
 
 
 # -- plans -------------------------------------------------------------------------------------------------
@@ -120,12 +123,29 @@ def prepare(
     model: str,
     *,
     tp: int,
-    format: str | None,
+    format: str | None = None,
     parts: int = 1,
     progress: Progress = quiet,
 ) -> PreparedPlan:
-    """Cut a model for `tp` ducks into the chunk store; what is there already is not made again."""
-    raise OperatorError("not there yet")
+    """Cut a model for `tp` ducks into the chunk store; what is there already is not made again.
+
+    Raises `OperatorError` for a model that is not here or cannot be cut so.
+    """
+    from duckfleet.runtime.model import Checkpoint, ModelStore
+    from duckfleet.runtime.model import prepare as prepare_checkpoint
+
+    stored = ModelStore(models_dir).find(model)
+    checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
+    try:
+        plan = prepare_checkpoint(
+            checkpoint, stored.name, chunks_dir, tp=tp, format=format, parts=parts, progress=progress
+        )
+    except ValueError as error:
+        raise OperatorError(f"{stored.name} cannot be cut so: {error}") from error
+    return PreparedPlan(plan)
+
+
+# -- serving -----------------------------------------------------------------------------------------------
 
 
 def run_server(
@@ -151,7 +171,7 @@ def evaluate(
     model: str,
     formats: Sequence[str],
     *,
-    max_tokens: int | None,
+    max_tokens: int | None = None,
     progress: Progress = quiet,
 ) -> list[Any]:
     raise OperatorError("not there yet")

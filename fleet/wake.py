@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duckfleet.fleet import lifecycle
-from duckfleet.fleet.errors import PowerError
+from duckfleet.fleet.errors import PowerError, PowerUnsupported
 from duckfleet.fleet.power.drivers import power_of
 from duckfleet.fleet.power.person import Ask, nobody
 from duckfleet.fleet.reach import identify, on_all
@@ -87,7 +87,7 @@ class Waker:
                 time.sleep(self.site.start.stagger_s)
             try:
                 evidence = power_of(self.site, duck, ask=self.ask).on(duck, self.site.domain(duck.domain))
-            except PowerError as error:
+            except (PowerError, PowerUnsupported) as error:
                 self.store.log("power_failed", {"error": str(error)}, duck)
                 results[duck.mac] = self._done(duck, False, str(error), began)
                 continue

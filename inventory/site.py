@@ -15,6 +15,7 @@ from duckfleet.inventory.mac import BadMac, parse_mac
 DEFAULT_CONTROL_PORT = 7021
 DEFAULT_DATA_PORT = 7022
 DEFAULT_WOL_PORT = 9  # "discard", the customary port of magic packets
+TEMPLATE_FIELDS = ("name", "mac", "address", "domain", "interface", "outlet")
 POWER_DRIVERS = ("wol", "wol-raw", "command", "http", "person")
 
 
@@ -36,7 +37,7 @@ class Expectations:
 
 @dataclass(frozen=True, slots=True)
 class PowerSource:
-    """How a duck's power is switched. Templates know {name} {mac} {address} {domain} {outlet}."""
+    """How a duck's power is switched. Templates know TEMPLATE_FIELDS."""
 
     name: str
     driver: str  # of POWER_DRIVERS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import string
 import tomllib
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from duckfleet.inventory import site as records
@@ -18,6 +19,8 @@ from duckfleet.inventory.toml_lines import KeyPath, key_lines, line_of
 
 _T = TypeVar("_T")
 _REQUIRED = object()
+_WRAPPERS = ("sudo", "doas", "env", "nohup", "timeout", "exec", "command")
+_HOST_COMMANDS = ("poweroff", "reboot", "halt", "shutdown", "systemctl", "loginctl", "init", "telinit", "rtcwake")
 _EXPECT_KEYS = ("ram_gib", "link_mbps", "cpu")
 _KEYS = {
     "": ("fleet", "expect", "start", "power", "domains", "ducks"),
@@ -67,6 +70,7 @@ class _Reader:
         self.lines = lines
         self.path = path
         self.complaints: list[str] = []
+        self.domains_are_sound = True
 
     # -- complaints and values --------------------------------------------------------------------------
 
@@ -177,12 +181,29 @@ class _Reader:
         return list(sources.values())
 
     def template(self, path: KeyPath, text: str) -> None:
+        """Nothing meant for a duck may run on the host: a template names its duck, and is no command about the host."""
+        if not text:
+            return
         try:
-            text.format(name="", mac="", address="", domain="", outlet="", interface="")
-        except (KeyError, IndexError, ValueError) as error:
-            self.complain(
-                path, text, f"cannot be filled in ({error}); known: {{name}} {{mac}} {{address}} {{domain}} {{outlet}}"
-            )
+            fields = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        except ValueError as error:
+            self.complain(path, text, f"cannot be filled in: {error}")
+            return
+        known = ", ".join(f"{{{name}}}" for name in records.TEMPLATE_FIELDS)
+        unknown = [name for name in fields if name not in records.TEMPLATE_FIELDS]
+        if unknown:
+            self.complain(path, text, f"cannot be filled in: {{{unknown[0]}}} is not known; known: {known}")
+        elif not fields:
+            self.complain(path, text, f"would do the same for every duck: name the duck in it by one of {known}")
+        elif self.aims_at_host(text):
+            self.complain(path, text, "would act on this host: a command template calls a client of a plug or PDU")
+
+    @staticmethod
+    def aims_at_host(text: str) -> bool:
+        words = text.split()
+        while words and (PurePosixPath(words[0]).name in _WRAPPERS or "=" in words[0] or words[0].startswith("-")):
+            words.pop(0)
+        return bool(words) and PurePosixPath(words[0]).name in _HOST_COMMANDS
 
     def domains(self, fleet: dict[str, Any]) -> list[Domain]:
         ports = {
@@ -195,10 +216,12 @@ class _Reader:
         }
         mtu = self.bounded(("fleet",), fleet, "mtu", 576, 9216, 1500)
         found: list[Domain] = []
+        before = len(self.complaints)
         for path, table in self.tables("domains"):
             domain = self.domain(path, table, ports, mtu)
             if domain is not None and self.apart(path, domain, found):
                 found.append(domain)
+        self.domains_are_sound = len(self.complaints) == before
         return found
 
     def domain(self, path: KeyPath, table: dict[str, Any], ports: dict[str, int], mtu: int) -> Domain | None:
@@ -216,7 +239,7 @@ class _Reader:
             self.complain((*path, "name"), name, "must be a name without '@'")
         if not 0 < len(interface.encode()) < 16:  # IFNAMSIZ of Linux, without its NUL
             self.complain((*path, "interface"), interface, "must be the name of a network interface")
-        if host is None or addresses is None:
+        if host is None or addresses is None or len(self.complaints) > before:
             return None
         network = ipaddress.IPv4Network(f"{host}/{prefix_len}", strict=False)
         for address in addresses:
@@ -225,6 +248,8 @@ class _Reader:
                 break
         if str(host) in addresses:
             self.complain((*path, "nodes"), nodes, f"{host} is the host's own address there")
+        if len(self.complaints) > before:
+            return None
         broadcast_text = self.get(path, table, "broadcast", str, str(network.broadcast_address))
         broadcast = self.parse((*path, "broadcast"), broadcast_text, ipaddress.IPv4Address)
         if broadcast is not None and str(broadcast) in addresses:
@@ -273,7 +298,7 @@ class _Reader:
             if duck is None:
                 continue
             for key, value in (("mac", duck.mac), ("address", duck.address), ("name", duck.name)):
-                if value in seen:
+                if value in seen and key in table:
                     self.complain((*path, key), table.get(key, value), f"is taken by {seen[value]}")
             for value in (duck.mac, duck.address, duck.name):
                 seen.setdefault(value, f"duck {duck.name!r} (line {line_of(self.lines, path)})")
@@ -309,7 +334,7 @@ class _Reader:
         if not name or name != name.strip() or name[0] in "@-" or set(name) & set("[],/ "):
             self.complain((*path, "name"), name, "must be a plain name: no spaces, commas, slashes, brackets or '@'")
         home = next((domain for domain in domains if str(address) in domain.addresses), None)
-        if address is not None and home is None:
+        if address is not None and home is None and self.domains_are_sound:
             known = ", ".join(f"{domain.name} ({domain.network})" for domain in domains) or "none is stated"
             self.complain((*path, "address"), address_text, f"is not a node of any domain; domains: {known}")
         if mac is None or address is None or home is None:

@@ -1,9 +1,10 @@
 """MAC notations and the addresses no single machine can have."""
 
 import pytest
-from duckfleet.inventory.mac import BadMac, mac_bytes, parse_mac
 from hypothesis import given
 from hypothesis import strategies as st
+
+from duckfleet.inventory.mac import BadMac, mac_bytes, parse_mac
 
 NOTATIONS = ["00:e0:4c:0a:0b:0c", "00-E0-4C-0A-0B-0C", "00e0.4c0a.0b0c", "00E04C0A0B0C", " 00:E0:4c:0a:0B:0c\n"]
 
