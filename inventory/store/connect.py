@@ -28,7 +28,11 @@ def make_engine(url: str) -> Engine:
             parsed = parsed.set(drivername="postgresql+psycopg")
         if backend not in ("sqlite", "postgresql"):
             raise StoreError(f"store {url!r}: use sqlite:///PATH or postgresql://USER@HOST/NAME")
-        engine = sa.create_engine(parsed, pool_pre_ping=backend == "postgresql")
+        if backend == "postgresql":
+            # A database of encoding SQL_ASCII would hand out bytes otherwise.
+            engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args={"client_encoding": "utf8"})
+        else:
+            engine = sa.create_engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
         raise StoreError(f"store {url!r}: {error}; use sqlite:///PATH or postgresql://USER@HOST/NAME") from error
     except ModuleNotFoundError as error:
