@@ -45,7 +45,7 @@ class GqaAttention:
     def __call__(self, x: torch.Tensor, segments: Sequence[Segment]) -> torch.Tensor:
         spec = self._spec
         qkv = self._qkv(x).view(x.shape[0], spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        q, k, v = qkv.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        q, k, v = torch.split(qkv, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
         if self._q_norm is not None and self._k_norm is not None:
             q = F.rms_norm(q, (spec.head_dim,), self._q_norm, self._eps)
             k = F.rms_norm(k, (spec.head_dim,), self._k_norm, self._eps)

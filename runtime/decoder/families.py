@@ -96,13 +96,13 @@ def _gqa(config: Config, *, qk_norm: bool, o_bias: bool, default_partial: float 
 def _llama(config: Config) -> tuple[LayerSpec, ...]:
     _refuse(config, mlp_bias=False, pretraining_tp=1)
     layer = LayerSpec(_gqa(config, qk_norm=False, o_bias=True), DenseSpec(config["intermediate_size"]))
-    return (layer,) * config["num_hidden_layers"]
+    return (layer,) * int(config["num_hidden_layers"])
 
 
 def _qwen3(config: Config) -> tuple[LayerSpec, ...]:
     _refuse_windows(config)
     layer = LayerSpec(_gqa(config, qk_norm=True, o_bias=True), DenseSpec(config["intermediate_size"]))
-    return (layer,) * config["num_hidden_layers"]
+    return (layer,) * int(config["num_hidden_layers"])
 
 
 def _qwen3_moe(config: Config) -> tuple[LayerSpec, ...]:

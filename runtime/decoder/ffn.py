@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from duckfleet.runtime.fabric.interface import U32, Fabric, ForwardTiming, Ticket
+from duckfleet.runtime.fabric.interface import F32, U32, Fabric, ForwardTiming, Ticket
 
 from .config import DenseSpec, MoeSpec
 from .router import route
@@ -70,7 +70,7 @@ class FabricFfn:
             timing.add(self._fabric.wait(ticket, out[done]))
         return torch.from_numpy(out).to(x.device)
 
-    def _routes(self, x: torch.Tensor) -> tuple[U32 | None, np.ndarray | None]:  # type: ignore[type-arg]
+    def _routes(self, x: torch.Tensor) -> tuple[U32 | None, F32 | None]:
         if self._moe is None or self._gate is None:
             return None, None
         ids, weights = route(x, self._gate, self._moe.router, self._bias)

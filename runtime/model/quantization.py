@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from duckfleet.fp9_kernels import NotFiniteError, Quantized, quantize
 
@@ -27,7 +28,7 @@ def to_format(tensor: StoredTensor, format: str) -> Quantized:
         raise BadCheckpoint(f"{tensor.info.name}, {e}") from e
 
 
-def _refuse_nan_codes(codes: np.ndarray) -> None:  # type: ignore[type-arg]
+def _refuse_nan_codes(codes: npt.NDArray[np.uint8]) -> None:
     nan = (codes & 0x7F) == 0x7F
     if nan.any():
         row, col = np.argwhere(nan)[0]

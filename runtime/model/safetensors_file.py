@@ -10,6 +10,7 @@ import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from .errors import BadCheckpoint
 
 MAX_HEADER_BYTES = 100 << 20  # the reference implementation's own bound
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
@@ -47,7 +48,8 @@ class Region:
             if self.num_bytes
             else np.empty(0, np.uint8)
         )
-        return data.view(_DTYPES[self.dtype]).reshape(self.shape)
+        view: npt.NDArray[np.generic] = data.view(_DTYPES[self.dtype]).reshape(self.shape)
+        return view
 
 
 def read_header(file: Path) -> dict[str, Region]:

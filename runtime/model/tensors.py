@@ -58,7 +58,7 @@ E4M3_VALUES = _e4m3_values()
 def dequantise_e4m3(codes: npt.NDArray[np.generic], scale_inv: F32) -> F32:
     """`code * scale_inv` of its 128x128 block, as the published FP8 checkpoints mean it. [rows, cols] f32."""
     rows, cols = codes.shape
-    out = E4M3_VALUES[codes]
+    out: F32 = E4M3_VALUES[codes]
     for i in range(0, rows, SCALE_BLOCK):
         band = np.repeat(scale_inv[i // SCALE_BLOCK], SCALE_BLOCK)[:cols]
         out[i : i + SCALE_BLOCK] *= band

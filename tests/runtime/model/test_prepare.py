@@ -54,7 +54,9 @@ def test_every_weight_is_in_the_chunks_once(checkpoint, tmp_path, format, tp, pa
             pieces = sorted(found.pop((layer, expert)), key=lambda s: s.col0)
             for matrix in FFN_MATRICES:
                 name = f"{expert_prefix(checkpoint.config, layer, expert)}{matrix}.weight"
-                joined = np.concatenate([getattr(s, matrix.split("_")[0]) for s in pieces], axis=int(matrix == "down_proj"))
+                joined = np.concatenate(
+                    [getattr(s, matrix.split("_")[0]) for s in pieces], axis=int(matrix == "down_proj")
+                )
                 kept, padding = np.split(joined, [width], axis=int(matrix == "down_proj"))
                 expected = quantize(checkpoint.read(name).to_f32(), format).dequantize()
                 np.testing.assert_array_equal(kept, expected, err_msg=name)
@@ -207,7 +209,7 @@ def test_a_model_far_larger_than_memory(tmp_path):
         script, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert result.returncode == 0, result.stderr
-    assert int(result.stdout) > 4
+    assert int(result.stdout) >= 4
     assert sum(p.stat().st_size for p in folder.iterdir()) > 192 << 20
 
 

@@ -3,13 +3,14 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duckfleet.runtime.planner.deal import deal
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=24))
+@settings(deadline=None)
 def test_every_prefix_is_within_one_unit_of_the_quota(weights):
     d = deal(weights)
     counts = [0] * len(weights)
@@ -23,6 +24,7 @@ def test_every_prefix_is_within_one_unit_of_the_quota(weights):
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=16))
+@settings(deadline=None)
 def test_turns_follow_the_weights(weights):
     d = deal(weights)
     for r, w in enumerate(weights):
