@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from duckfleet.fleet.context import FleetContext
     from duckfleet.fleet.musters import Standing
     from duckfleet.fleet.serving import ServeRequest
+    from duckfleet.inventory.roster import Roster
 
 Progress = Callable[[str, int, int | None], None]
 """(what is being done, done so far, in all or None)."""
@@ -156,7 +157,48 @@ def run_server(
     say: Callable[[str], None],
     on_ready: Callable[[str], None],
 ) -> None:
-    raise OperatorError("not there yet")
+    """Load the host's share of the standing model, agree with its ducks, and answer until a signal.
+
+    `on_ready` is called with the URL once requests are accepted. Raises `DuckLost`, subclasses of `IdentityMismatch`,
+    `OperatorError`; requests under way when the signal comes are finished or said to be cut.
+    """
+    from duckfleet.runtime.engine import Engine
+    from duckfleet.runtime.fabric import UdpFabric
+    from duckfleet.runtime.model import Checkpoint, ModelStore, load_decoder, load_tokenizer
+    from duckfleet.runtime.server import HttpServer, configure_logging, create_app
+
+    configure_logging()
+    plan = read_plan(standing.plan_text, str(standing.folder))
+    stored = ModelStore(fleet.models_dir).find(standing.model)
+    checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
+    say(f"agreeing with {standing.roster.tp} ducks on {plan.model} in {plan.format}")
+    fabric = UdpFabric(
+        standing.roster,
+        plan,
+        fleet.keys,
+        deadline_s=request.deadline_s,
+        wire_dtype=request.wire_dtype,
+        auth=not fleet.no_auth,
+        spin_us=_spin_us(standing.roster),
+    )
+    try:
+        say("loading what stays on this host")
+        decoder = load_decoder(checkpoint, fabric, num_threads=request.num_threads)
+        tokenizer = load_tokenizer(checkpoint)
+        with Engine(decoder, tokenizer, ctx=request.ctx, max_queue=request.max_queue) as engine:
+            app = create_app(engine, standing.model, api_keys=request.api_keys, fabric_stats=fabric.stats)
+            server = HttpServer(app, request.host, request.port)
+            on_ready(server.url)
+            say(f"serving {standing.model} at {server.url}")
+            report = server.run()
+        say(f"stopped: {report}")
+    finally:
+        fabric.close()
+
+
+def _spin_us(roster: Roster) -> int:
+    """Spinning answers sooner, but in a lab it would take the cores from the ducks."""
+    return 0 if any(domain.host_address.startswith("127.") for domain in roster.domains) else 50
 
 
 def chat(
