@@ -27,6 +27,7 @@ EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
 COMMAND_MODULES = (
+    "duckfleet.fleet.cli_demo",
     "duckfleet.fleet.cli_setup",
     "duckfleet.fleet.cli_lab",
     "duckfleet.fleet.cli_power",

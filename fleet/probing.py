@@ -9,6 +9,7 @@ from typing import Any
 
 from duckfleet.fleet import lifecycle
 from duckfleet.fleet.reach import connect, on_all
+from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Expectations, Site
 from duckfleet.inventory.store import Store
@@ -71,7 +72,7 @@ def probe_one(site: Site, store: Store, keys: FleetKeys | None, duck: Duck, stat
                 _take(store, duck, "answered", {"address": duck.address}, only_if_changing=True)
                 _take(store, duck, "probe_started", {"address": duck.address})
                 started = True
-            report = client.probe()
+            report = {**client.probe(), "identity": to_plain(client.identity())}
     except MachineError as error:
         store.add_probe_run(duck.mac, began_at_s, "unknown", {}, error=str(error))
         event = "probe_unknown" if started else "went_silent"
@@ -97,17 +98,17 @@ def _take(store: Store, duck: Duck, event: str, evidence: Mapping[str, Any], *, 
 
 
 def facts_of(report: Mapping[str, Any]) -> ProbeFacts:
-    """Pick the facts out of duckd's report; anything absent or of a wrong type is 0 or empty."""
+    """Pick the facts out of duckd's report and identity; anything absent or of a wrong type is 0 or empty."""
     memory = _table(report, "memory")
     cpu = _table(report, "cpu")
-    daemon = _table(report, "duckd")
-    bandwidth = _table(report, "measured")
+    identity = _table(report, "identity")
+    bandwidth = _table(_table(report, "measured"), "read_bandwidth")
     return ProbeFacts(
         ram_bytes=int(_number(memory, "total_bytes")),
-        num_threads=int(_number(daemon, "num_threads") or _number(report, "num_threads")),
-        read_bandwidth_bytes_per_s=_number(bandwidth, "read_bytes_per_s"),
+        num_threads=int(_number(identity, "num_threads")),
+        read_bandwidth_bytes_per_s=_number(bandwidth, "bytes_per_s"),
         cpu=_text(cpu, "model"),
-        kernels=_text(daemon, "kernels") or _text(report, "kernels"),
+        kernels=_text(identity, "kernels"),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duckfleet.fleet import compose, lifecycle
+from duckfleet.fleet.announcement import Announcement, announce, retract
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.errors import NotGreen
 from duckfleet.fleet.musters import Standing, gather, load_current, make_current, save_roster
@@ -77,8 +79,17 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
     if against:
         raise NotGreen(refusal(standing, against))
     ducks = [duck for entry in standing.roster.entries if (duck := fleet.site.find(entry.duck)) is not None]
-    with _Serving(store, ducks, {"model": standing.model, "generation": standing.roster.generation}) as serving:
-        compose.run_server(fleet, standing, request, say=say, on_ready=serving.started)
+    generation = standing.roster.generation
+    with _Serving(store, ducks, {"model": standing.model, "generation": generation}) as serving:
+
+        def on_ready(url: str) -> None:
+            serving.started(url)
+            announce(fleet.state_dir, Announcement(url, standing.model, generation, os.getpid()))
+
+        try:
+            compose.run_server(fleet, standing, request, say=say, on_ready=on_ready)
+        finally:
+            retract(fleet.state_dir, os.getpid())
 
 
 def refusal(standing: Standing, against: Sequence[Missing]) -> str:

@@ -1,0 +1,51 @@
+"""Where the running server is: a file in the state directory that its own process writes and removes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from duckfleet.fleet.lab.ownership import ProcessId
+
+FILE = "serving.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A server that listens."""
+
+    url: str
+    model: str
+    generation: int
+    pid: int
+
+
+def announce(state_dir: Path, announcement: Announcement) -> None:
+    """Say it; a file of a server that was killed is replaced."""
+    process = ProcessId.of(announcement.pid)
+    scratch = state_dir / f".{FILE}.{announcement.pid}"
+    scratch.write_text(json.dumps({**asdict(announcement), "process": asdict(process) if process else None}))
+    scratch.replace(state_dir / FILE)
+
+
+def retract(state_dir: Path, pid: int) -> None:
+    """Remove the announcement, unless another server has made its own since."""
+    found = _read(state_dir / FILE)
+    if found is not None and found[0].pid == pid:
+        (state_dir / FILE).unlink(missing_ok=True)
+
+
+def running_server(state_dir: Path) -> Announcement | None:
+    """The server that was started with this state directory, if it still runs."""
+    found = _read(state_dir / FILE)
+    return found[0] if found is not None and found[1] is not None and found[1].is_alive() else None
+
+
+def _read(path: Path) -> tuple[Announcement, ProcessId | None] | None:
+    try:
+        value = json.loads(path.read_text())
+        process = value.pop("process")
+        return Announcement(**value), ProcessId(**process) if process else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
