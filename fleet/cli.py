@@ -11,9 +11,8 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
-import click
 import typer
 
 from duckfleet.fleet import console
@@ -38,6 +37,9 @@ COMMAND_MODULES = (
 )
 OPTIONAL_COMMAND_MODULES = ("duckfleet.fleet.cli_pxe", "duckfleet.fleet.cli_vm")
 """Modules of parts that a build may lack."""
+
+# Click's base of usage errors, wherever this typer has its click from (newer ones bring their own).
+_ClickException = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
 
 app = typer.Typer(
     name="duckctl",
@@ -112,12 +114,12 @@ def run(arguments: list[str]) -> int:
     try:
         result = command.main(arguments, prog_name="duckctl", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         return error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         console.err.print("interrupted", style="yellow")
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
+    except _ClickException as error:
         error.show()
         return error.exit_code
     except OperatorError as error:

@@ -64,7 +64,7 @@ class Interrupted(BaseException):
 
 
 def run_demo(state_dir: Path, request: DemoRequest, screen: Console) -> Report:
-    """Run it on `screen`, and leave no process behind however it ends. Models and chunks stay in `state_dir` for the next time.
+    """Run it on `screen`, and leave no process behind however it ends. Models and chunks stay for the next time.
 
     Raises `StepFailed` with the failing command's exit code, `MachineError` when the answer fails.
     """
