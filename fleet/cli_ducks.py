@@ -16,6 +16,9 @@ def register(app: typer.Typer) -> None:
     app.command("probe")(probe)
     app.command("status")(status)
     app.command("log")(log)
+    app.command("watch")(watch)
+    app.command("hold")(hold)
+    app.command("release")(release)
 
 
 def probe(context: typer.Context, ducks: Ducks = None, json: Json = False) -> None:
@@ -175,3 +178,67 @@ def _change(event: Any) -> Text:
 def _short(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 120 else text[:117] + "…"
+
+
+def watch(
+    context: typer.Context,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="S", help="How often to look.")] = 0.5,
+    once: Annotated[bool, typer.Option("--once", help="Show the board once and end.")] = False,
+) -> None:
+    """A live board of the fleet: every duck's state by domain, and the newest events. Ctrl-C ends it."""
+    from rich.live import Live
+
+    from duckfleet.fleet.board import board
+    from duckfleet.fleet.musters import gather
+
+    fleet = fleet_of(context)
+    store = fleet.known_store
+
+    def look() -> Any:
+        return board(fleet.site, gather(fleet.site, store), store.events(limit=8), time.time())
+
+    if once or not console.out.is_terminal:
+        console.out.print(look())
+        return
+    with Live(look(), console=console.out, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            live.update(look(), refresh=True)
+
+
+def hold(
+    context: typer.Context,
+    ducks: Annotated[list[str], typer.Argument(metavar="DUCKS...", help="Which ducks.")],
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; shown wherever the duck is left out.")],
+) -> None:
+    """Keep ducks out of service until a person releases them: automation never lifts this hold."""
+    from duckfleet.fleet import lifecycle
+
+    fleet = fleet_of(context)
+    store = fleet.known_store
+    for duck in fleet.site.select(ducks):
+        store.add_hold(duck.mac, "human", reason)
+        store.transition(duck, "quarantined", {"reason": reason, "kind": "human"}, lifecycle.next_state)
+        console.out.print(f"{duck.name} is held: {reason}", markup=False, soft_wrap=True)
+
+
+def release(
+    context: typer.Context,
+    ducks: Annotated[list[str], typer.Argument(metavar="DUCKS...", help="Which ducks.")],
+) -> None:
+    """Lift a person's hold. A duck that automation holds too stays in quarantine for that reason."""
+    from duckfleet.fleet import lifecycle
+
+    fleet = fleet_of(context)
+    store = fleet.known_store
+    for duck in fleet.site.select(ducks):
+        lifted = store.lift_holds(duck.mac, "human")
+        others = [hold.reason for hold in store.holds() if hold.mac == duck.mac]
+        state = store.ducks()[duck.mac].state
+        if others:
+            console.out.print(f"{duck.name} stays held: {'; '.join(others)}", markup=False, soft_wrap=True)
+        elif state == "quarantined":
+            store.transition(duck, "released", {"holds_lifted": lifted}, lifecycle.next_state)
+            console.out.print(f"{duck.name} is released; `duckctl wake --wait {duck.name}` and `probe` it")
+        else:
+            console.out.print(f"{duck.name} was not held")

@@ -13,7 +13,7 @@ from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Expectations, Site
 from duckfleet.inventory.store import Store
-from duckfleet.runtime.wire import FleetKeys
+from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
 RAM_TOLERANCE = 0.93
 """Firmware and graphics take part of the RAM: a duck with less than this share of the stated amount lacks a module."""
@@ -73,7 +73,7 @@ def probe_one(site: Site, store: Store, keys: FleetKeys | None, duck: Duck, stat
                 _take(store, duck, "probe_started", {"address": duck.address})
                 started = True
             report = {**client.probe(), "identity": to_plain(client.identity())}
-    except MachineError as error:
+    except (MachineError, WireFormatError) as error:
         store.add_probe_run(duck.mac, began_at_s, "unknown", {}, error=str(error))
         event = "probe_unknown" if started else "went_silent"
         if started or lifecycle.is_listed(state, event):

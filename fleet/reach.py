@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
-from duckfleet.runtime.control import ControlClient
+from duckfleet.runtime.control import ControlClient, ProtocolViolation
 from duckfleet.runtime.control.records import Identity
-from duckfleet.runtime.wire import FleetKeys
+from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
 _T = TypeVar("_T")
 MAX_AT_ONCE = 64
@@ -39,6 +39,9 @@ def on_all(ducks: Sequence[Duck], work: Callable[[Duck], _T]) -> Iterator[tuple[
                     yield pending[future], future.result()
                 except MachineError as error:
                     yield pending[future], error
+                except WireFormatError as error:
+                    duck = pending[future].name
+                    yield pending[future], ProtocolViolation(f"duck {duck} sent what this host cannot read: {error}")
         except BaseException:
             for future in pending:
                 future.cancel()

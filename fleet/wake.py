@@ -15,7 +15,7 @@ from duckfleet.fleet.reach import identify, on_all
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import Store
-from duckfleet.runtime.wire import FleetKeys
+from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
 POLL_S = 0.1
 STORE_POLL_S = 0.5
@@ -106,7 +106,7 @@ class Waker:
         while not self._stop.is_set():
             try:
                 instance = identify(self.site, duck, self.keys, REACH_TIMEOUT_S).instance
-            except MachineError as error:
+            except (MachineError, WireFormatError) as error:
                 refusal = str(error)
             else:
                 self._answered(duck, instance)
