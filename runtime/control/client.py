@@ -18,7 +18,7 @@ from duckfleet.runtime.wire import (
     ProbeRequest,
     ShutdownRequest,
 )
-from duckfleet.runtime.wire.constants import MAX_HAVE, PROBE_MEASURE, SHUTDOWN_DROP_STORE
+from duckfleet.runtime.wire.constants import CHUNK_HELD, MAX_HAVE, PROBE_MEASURE, SHUTDOWN_DROP_STORE
 
 from .connection import ControlConnection
 from .errors import ProtocolViolation
@@ -75,7 +75,11 @@ class ControlClient:
     def put_chunk(self, digest: str, data: bytes | bytearray | memoryview, progress: Progress | None = None) -> None:
         """Send one logical chunk; returns when the duck has verified, packed and kept it. Held already: a no-op."""
         view = memoryview(data).cast("B")
-        self._request(ControlType.CHUNK_BEGIN, ChunkBegin(bytes.fromhex(digest), len(view)).pack(), ControlType.OK)
+        begin = ChunkBegin(bytes.fromhex(digest), len(view)).pack()
+        if self._request(ControlType.CHUNK_BEGIN, begin, ControlType.OK) == CHUNK_HELD:
+            if progress is not None:
+                progress(len(view))
+            return
         for start in range(0, len(view), _PIECE_BYTES):
             piece = view[start : start + _PIECE_BYTES]
             self._connection.send(

@@ -22,7 +22,8 @@ class Identity:
     instance: int  # random at each start of duckd
     assigned: bool
     configured: bool
-    generation: int  # the highest it has accepted
+    generation: int  # the highest of a roster that it has accepted
+    plan_generation: int  # the highest of a plan
     rank: int
     tp: int
     format: str  # "" when not assigned
@@ -31,7 +32,8 @@ class Identity:
     model_digest: str
     shard_digest: str
     session: int
-    num_chunks: int
+    num_chunks: int  # held, assigned or not
+    num_assigned: int
     held_bytes: int
     mem_total_bytes: int
     mem_available_bytes: int
@@ -54,6 +56,7 @@ class Identity:
             assigned=assigned,
             configured=bool(reply.flags & IDENTITY_CONFIGURED),
             generation=reply.generation,
+            plan_generation=reply.plan_generation,
             rank=reply.rank,
             tp=reply.tp,
             format=(FORMATS[reply.format] if reply.format < len(FORMATS) else "?") if assigned else "",
@@ -63,6 +66,7 @@ class Identity:
             shard_digest=reply.shard_digest.hex(),
             session=reply.session,
             num_chunks=reply.num_chunks,
+            num_assigned=reply.num_assigned,
             held_bytes=reply.held_bytes,
             mem_total_bytes=reply.mem_total_bytes,
             mem_available_bytes=reply.mem_available_bytes,

@@ -29,6 +29,7 @@ MAX_ASSIGN = 16384
 IDENTITY_ASSIGNED = 1
 IDENTITY_CONFIGURED = 2
 PROBE_MEASURE = 1
+CHUNK_HELD = b"\1"  # payload of kOk to ChunkBegin: nothing is to follow
 SHUTDOWN_DROP_STORE = 1
 
 

@@ -121,9 +121,11 @@ class IdentityReply(Packed):
     format: U8
     flags: U8
     generation: U32
+    plan_generation: U32
     num_layers: U32
     hidden: U32
     num_chunks: U32
+    num_assigned: U32
     held_bytes: U64
     session: U64
     instance: U64

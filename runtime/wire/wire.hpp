@@ -223,10 +223,12 @@ struct IdentityReply {
   std::uint16_t tp;
   std::uint8_t format;   // kernels' format id
   std::uint8_t flags;
-  std::uint32_t generation;  // the highest this duck has accepted
+  std::uint32_t generation;       // the highest of a roster (Configure) that this duck has accepted
+  std::uint32_t plan_generation;  // the highest of a plan (Assign)
   std::uint32_t num_layers;
   std::uint32_t hidden;
-  std::uint32_t num_chunks;  // held, assigned or not
+  std::uint32_t num_chunks;    // held, assigned or not
+  std::uint32_t num_assigned;  // chunks of the assignment
   std::uint64_t held_bytes;  // packed
   std::uint64_t session;     // 0: none configured
   std::uint64_t instance;    // random at each start of duckd
@@ -243,10 +245,10 @@ struct IdentityReply {
   char duckd_version[32];
   char hostname[64];
 };
-static_assert(sizeof(IdentityReply) == 248);
+static_assert(sizeof(IdentityReply) == 256);
 
 struct Assign {  // then num_chunks digests of 32 bytes, canonical order
-  std::uint32_t generation;
+  std::uint32_t generation;  // of the plan
   std::uint32_t num_layers;
   std::uint32_t hidden;
   std::uint16_t rank;
@@ -262,7 +264,7 @@ static_assert(sizeof(Assign) == 56);
 // Keys are fresh for each Configure: their sequences start anew, and a nonce must never be used twice.
 struct Configure {
   std::uint64_t session;  // random, not 0
-  std::uint32_t generation;
+  std::uint32_t generation;  // of the roster
   std::uint32_t num_layers;
   std::uint32_t hidden;
   std::uint16_t rank;
@@ -286,7 +288,8 @@ static_assert(sizeof(Configure) == 180);
 
 // -- chunks -------------------------------------------------------------------------------------------------
 // kHave: digests of 32 bytes, at most kMaxHave. kHaveReply: a byte each, 1 held, 0 not.
-struct ChunkBegin {  // kChunkBegin, answered; then kChunkData, unanswered: ChunkData and bytes, in order
+struct ChunkBegin {  // answered by kOk: no payload, or a byte 1 when it is held already and nothing is to follow.
+                     // Then kChunkData, unanswered (ChunkData and bytes, in order), then kChunkEnd, answered.
   std::uint8_t digest[32];
   std::uint64_t total_bytes;
 };

@@ -1,0 +1,211 @@
+#include "connection.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "log.hpp"
+
+namespace duckfleet::duckd {
+namespace {
+
+using wire::ControlHeader;
+using wire::ControlMode;
+using wire::ControlType;
+using wire::ErrorCode;
+using wire::Refusal;
+
+// False when the deadline passed first.
+bool wait_for(int fd, short events, std::chrono::steady_clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return false;
+    pollfd one{fd, events, 0};
+    const int ready = poll(&one, 1, static_cast<int>(left.count()));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return true;  // the call that follows tells what is wrong
+  }
+}
+
+}  // namespace
+
+ControlConnection::ControlConnection(int fd, const wire::DuckKeys* keys, const ControlTimeouts& timeouts,
+                                     ControlCounters& counters, std::string peer)
+    : fd_(fd), keys_(keys), timeouts_(timeouts), counters_(counters), peer_(std::move(peer)) {}
+
+ControlConnection::Io ControlConnection::read(std::span<std::byte> into, Clock::time_point deadline) {
+  while (!into.empty()) {
+    if (!wait_for(fd_, POLLIN, deadline)) return Io::kTimeout;
+    const ssize_t count = recv(fd_, into.data(), into.size(), MSG_DONTWAIT);
+    if (count == 0) return Io::kClosed;
+    if (count < 0) {
+      if (errno == EAGAIN || errno == EINTR) continue;
+      return Io::kClosed;
+    }
+    into = into.subspan(static_cast<std::size_t>(count));
+  }
+  return Io::kDone;
+}
+
+// Inside a frame: an end is a broken frame, silence a held-up one.
+bool ControlConnection::read_counted(std::span<std::byte> into, Clock::time_point deadline) {
+  const Io io = read(into, deadline);
+  if (io == Io::kTimeout) {
+    counters_.timeouts.add();
+    log_debug("control_timeout").with("peer", peer_);
+  }
+  return io == Io::kDone;
+}
+
+bool ControlConnection::write(std::span<const std::byte> bytes) {
+  const auto deadline = Clock::now() + timeouts_.frame;
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN) {
+      if (!wait_for(fd_, POLLOUT, deadline)) {
+        counters_.timeouts.add();
+        return false;
+      }
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ControlConnection::send(ControlType type, std::uint32_t request_id, std::span<const std::byte> payload) {
+  const std::vector<std::byte> frame = wire::make_control_frame(type, request_id, payload);
+  return write(stream_ ? std::span<const std::byte>(stream_->seal(frame)) : std::span<const std::byte>(frame));
+}
+
+bool ControlConnection::refuse(std::uint32_t request_id, const Refusal& refusal) {
+  if (refusal.code == ErrorCode::kProtocolVersion) {
+    counters_.wrong_version.add();
+  } else {
+    counters_.malformed.add();
+  }
+  log_warn("control_refused").with("peer", peer_).with("code", wire::name(refusal.code)).with("reason", refusal.text);
+  send(ControlType::kError, request_id, wire::error_payload(refusal));
+  return false;
+}
+
+bool ControlConnection::greet() {
+  const auto deadline = Clock::now() + timeouts_.hello;
+  std::array<std::byte, sizeof(ControlHeader) + sizeof(wire::Hello)> frame;
+  const auto head = std::span(frame).first(sizeof(ControlHeader));
+  if (!read_counted(head, deadline)) return false;
+  ControlHeader header;
+  std::memcpy(&header, head.data(), sizeof header);
+  if (header.magic != wire::kControlMagic) {  // a stray browser, a port scan: not for us, and nothing to say to it
+    counters_.malformed.add();
+    log_debug("not_control").with("peer", peer_);
+    return false;
+  }
+  if (const auto refusal = wire::check_control_header(header)) return refuse(header.request_id, *refusal);
+  if (header.type != static_cast<std::uint16_t>(ControlType::kHello) || header.length != sizeof(wire::Hello)) {
+    return refuse(header.request_id, {ErrorCode::kMalformed, "a connection begins with a hello"});
+  }
+  if (!read_counted(std::span(frame).subspan(head.size()), deadline)) return false;
+  wire::Hello hello;
+  std::memcpy(&hello, frame.data() + sizeof header, sizeof hello);
+
+  const bool keyed = hello.mode == static_cast<std::uint8_t>(ControlMode::kKeyed);
+  if (!keyed && hello.mode != static_cast<std::uint8_t>(ControlMode::kPlain)) {
+    return refuse(header.request_id, {ErrorCode::kMalformed, "an unknown mode in the hello"});
+  }
+  if (keyed != (keys_ != nullptr)) {
+    counters_.auth_missing.add();
+    const Refusal refusal = keyed ? Refusal{ErrorCode::kAuthNotConfigured,
+                                            "this duck was started with --no-auth; speak to it without keys"}
+                                  : Refusal{ErrorCode::kAuthRequired, "this duck takes commands with the fleet's keys only"};
+    log_warn("control_refused").with("peer", peer_).with("code", wire::name(refusal.code));
+    send(ControlType::kError, header.request_id, wire::error_payload(refusal));
+    return false;
+  }
+  if (keyed) return greet_keyed(frame, deadline);
+  wire::HelloReply reply{};
+  reply.mode = static_cast<std::uint8_t>(ControlMode::kPlain);
+  return send(ControlType::kHelloReply, header.request_id, wire::bytes_of(reply));
+}
+
+bool ControlConnection::greet_keyed(std::span<const std::byte> hello_frame, Clock::time_point deadline) {
+  auto handshake = wire::DuckHandshake::accept(
+      *keys_, hello_frame.first<sizeof(ControlHeader) + sizeof(wire::Hello)>());
+  if (!handshake) {
+    counters_.auth_failed.add();
+    return false;
+  }
+  ControlHeader header;
+  std::memcpy(&header, hello_frame.data(), sizeof header);
+  if (!send(ControlType::kHelloReply, header.request_id, wire::bytes_of(handshake->reply()))) return false;
+
+  std::uint32_t length = 0;
+  std::array<std::byte, wire::kStreamHeaderBytes> stream_header;
+  if (!read_counted(std::as_writable_bytes(std::span(&length, 1)), deadline)) return false;
+  if (length != stream_header.size()) {
+    counters_.malformed.add();
+    return false;
+  }
+  if (!read_counted(stream_header, deadline)) return false;
+  stream_ = handshake->finish(stream_header);
+  if (!stream_) return false;
+  // The host has not proved itself yet: its first sealed frame must come, and open, before it counts as a host.
+  first_deadline_ = deadline;
+  return true;
+}
+
+// The first bytes of a frame may take their time; the rest may not.
+bool ControlConnection::first_bytes(std::span<std::byte> into, Clock::time_point& deadline) {
+  const auto start_by = first_deadline_.value_or(Clock::now() + timeouts_.idle);
+  if (!wait_for(fd_, POLLIN, start_by)) {
+    counters_.timeouts.add();
+    return false;
+  }
+  deadline = first_deadline_.value_or(Clock::now() + timeouts_.frame);
+  first_deadline_.reset();
+  return read_counted(into, deadline);
+}
+
+bool ControlConnection::receive(wire::ControlFrame& frame) {
+  return stream_ ? receive_sealed(frame) : receive_plain(frame);
+}
+
+bool ControlConnection::receive_plain(wire::ControlFrame& frame) {
+  Clock::time_point deadline;
+  if (!first_bytes(std::as_writable_bytes(std::span(&frame.header, 1)), deadline)) return false;
+  if (const auto refusal = wire::check_control_header(frame.header)) return refuse(frame.header.request_id, *refusal);
+  buffer_.resize(frame.header.length);
+  if (!read_counted(buffer_, deadline)) return false;
+  frame.payload = buffer_;
+  return true;
+}
+
+bool ControlConnection::receive_sealed(wire::ControlFrame& frame) {
+  Clock::time_point deadline;
+  std::uint32_t length = 0;
+  if (!first_bytes(std::as_writable_bytes(std::span(&length, 1)), deadline)) return false;
+  if (length < wire::kSealBytes || length > wire::kMaxSealedBytes) {
+    counters_.malformed.add();
+    return false;
+  }
+  std::vector<std::byte> sealed(length);
+  if (!read_counted(sealed, deadline)) return false;
+  auto opened = stream_->open(sealed);
+  if (!opened) {
+    counters_.auth_failed.add();
+    log_warn("control_not_authentic").with("peer", peer_);
+    return false;
+  }
+  buffer_ = std::move(*opened);
+  if (const auto refusal = wire::parse_control_frame(buffer_, frame)) return refuse(frame.header.request_id, *refusal);
+  return true;
+}
+
+}  // namespace duckfleet::duckd

@@ -1,0 +1,76 @@
+// The control plane's verbs: a frame in, an answer out. No socket here, so that tests and the fuzzer can drive it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chunk_store.hpp"
+#include "control_frame.hpp"
+#include "counters.hpp"
+#include "digest.hpp"
+#include "page_buffer.hpp"
+#include "placement.hpp"
+
+namespace duckfleet::duckd {
+
+// What all connections share.
+struct DuckContext {
+  ChunkStore& store;
+  Placement& placement;
+  Counters& counters;
+  std::function<std::string()> stats_json;
+  std::function<std::string(bool measure)> probe_json;
+  std::function<void()> shut_down;
+  std::uint64_t instance = 0;
+  std::uint16_t num_threads = 0, num_cpus = 0, data_port = 0;
+  std::string kernels, version, hostname;
+  std::atomic<std::uint64_t> upload_bytes{0};  // announced by all unfinished uploads
+};
+
+struct Answer {
+  wire::ControlType type;
+  std::vector<std::byte> payload;
+};
+
+// The verbs as one connection may use them; holds its unfinished upload.
+class ControlHandlers {
+ public:
+  explicit ControlHandlers(DuckContext& duck) noexcept : duck_(duck) {}
+  ~ControlHandlers();
+  ControlHandlers(const ControlHandlers&) = delete;
+  ControlHandlers& operator=(const ControlHandlers&) = delete;
+
+  // Nothing: the frame is not answered. The frame's header has been checked.
+  std::optional<Answer> handle(const wire::ControlFrame& frame);
+
+ private:
+  struct Upload {
+    Digest digest;
+    PageBuffer memory;
+    std::uint64_t received = 0;
+    Hasher hasher;
+    std::optional<wire::Refusal> failure;  // answered at the end; data is not answered
+  };
+
+  Answer identity(std::span<const std::byte> payload);
+  Answer have(std::span<const std::byte> payload);
+  Answer chunk_begin(std::span<const std::byte> payload);
+  void chunk_data(std::span<const std::byte> payload);
+  Answer chunk_end(std::span<const std::byte> payload);
+  Answer chunk_drop(std::span<const std::byte> payload);
+  Answer probe(std::span<const std::byte> payload);
+  Answer shutdown(std::span<const std::byte> payload);
+  void end_upload() noexcept;
+  Answer refuse(wire::Refusal refusal);
+
+  DuckContext& duck_;
+  std::unique_ptr<Upload> upload_;
+};
+
+}  // namespace duckfleet::duckd

@@ -1,0 +1,401 @@
+#include "data_plane.hpp"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "log.hpp"
+#include "parse.hpp"
+
+namespace duckfleet::duckd {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::nanoseconds;
+using wire::DataKind;
+using wire::DropReason;
+
+// A request whose fragments stopped coming is asked for after this, then after twice as long, and so on.
+constexpr microseconds kFirstNackAfter{3000};
+constexpr microseconds kLastNackAfter{100000};
+constexpr std::uint32_t kMaxNacks = 12;  // then the host's own deadline decides
+
+constexpr std::size_t kBurstFragments = 16;
+constexpr std::size_t kMaxOutgoing = 512;
+constexpr nanoseconds kLongest = std::chrono::seconds(3600);
+
+// Echoes outside a session are anybody's: bounded, so that they cannot be made a load.
+constexpr double kEchoBurst = 8192;
+constexpr double kEchoesPerSecond = 50000;
+
+constexpr auto kDropLogEvery = std::chrono::seconds(10);
+
+// "Not for us": what any stranger on the segment may send. Everything else claims to be ours and is unusable.
+bool is_foreign(DropReason reason) {
+  switch (reason) {
+    case DropReason::kTooShort:
+    case DropReason::kTooLong:
+    case DropReason::kBadMagic:
+    case DropReason::kForeignAddress:
+    case DropReason::kWrongRank:
+    case DropReason::kNotHeld:
+    case DropReason::kDuplicateFragment:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool same_message(const wire::DataHeader& a, const wire::DataHeader& b) {
+  return a.step == b.step && a.layer == b.layer && a.slice == b.slice && a.part == b.part;
+}
+
+}  // namespace
+
+DataPlane::DataPlane(std::unique_ptr<Transport> transport, const kernels::Kernels& kernels, unsigned num_threads,
+                     const ThreadPlan& plan, DataCounters& counters)
+    : transport_(std::move(transport)), plan_(plan), counters_(counters), sender_(*transport_, counters),
+      echo_tokens_(kEchoBurst), echo_refilled_(Clock::now()) {
+  compute_ = std::make_unique<Compute>(kernels, num_threads, plan, *transport_, counters, [this] {
+    if (waiting_.load()) transport_->wake();
+  });
+  thread_ = std::thread([this] { run(); });
+}
+
+DataPlane::~DataPlane() {
+  stop_.store(true);
+  transport_->wake();
+  thread_.join();
+  compute_.reset();
+}
+
+void DataPlane::install(std::shared_ptr<Session> session) {
+  std::unique_lock lock(mutex_);
+  installed_.wait(lock, [this] { return !has_to_install_; });  // another connection's turn
+  to_install_ = std::move(session);
+  has_to_install_ = true;
+  transport_->wake();
+  installed_.wait(lock, [this] { return !has_to_install_; });
+}
+
+void DataPlane::take_installed() {
+  const std::lock_guard lock(mutex_);
+  if (!has_to_install_) return;
+  if (session_) {
+    for (Lane& lane : session_->lanes) move_on(lane, lane.last_step);  // nobody waits for it any more
+  }
+  session_ = std::move(to_install_);
+  outbox_.clear();
+  has_to_install_ = false;
+  installed_.notify_all();
+}
+
+void DataPlane::run() {
+  pin_to(plan_.network_cpus);
+  last_activity_ = Clock::now();
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const auto received = transport_->receive();
+    for (const Received& one : received) on_datagram(one);
+    take_finished();
+    take_installed();
+    const auto now = Clock::now();
+    const bool sent = send_burst(now);
+    nack_late(now);
+    if (!received.empty() || sent) {
+      last_activity_ = now;
+      log_drops(now);
+      continue;
+    }
+    if (may_spin(now)) {
+      _mm_pause();
+      continue;
+    }
+    // Announced first, looked at again after: whoever finishes in between sees that we wait, or we see what it finished.
+    waiting_.store(true);
+    take_finished();
+    transport_->wait(until_next_event(Clock::now()));
+    waiting_.store(false);
+  }
+}
+
+bool DataPlane::may_spin(Clock::time_point now) const {
+  if (!plan_.spare_core && compute_->busy()) return false;
+  return now - last_activity_ < microseconds(plan_.network_spin_us);
+}
+
+nanoseconds DataPlane::until_next_event(Clock::time_point now) const {
+  auto at = now + kLongest;
+  if (!outbox_.empty()) at = std::min(at, next_send_);
+  if (session_) {
+    for (const Lane& lane : session_->lanes) {
+      for (const Slot& slot : lane.slots) {
+        if (slot.state == SlotState::kAssembling && slot.num_nacks < kMaxNacks) at = std::min(at, slot.nack_at);
+      }
+    }
+  }
+  return std::max(nanoseconds(0), std::chrono::duration_cast<nanoseconds>(at - now));
+}
+
+void DataPlane::on_datagram(const Received& received) {
+  counters_.datagrams.add();
+  counters_.bytes_in.add(received.bytes.size());
+  if (received.truncated) return counters_.drop(DropReason::kTooLong);
+  const wire::Datagram datagram = wire::classify(received.bytes);
+  if (!datagram.ok()) return counters_.drop(datagram.drop);
+  const DataKind kind = datagram.kind();
+  if (kind != DataKind::kRequest && kind != DataKind::kNackReply && kind != DataKind::kEcho) {
+    return counters_.drop(DropReason::kWrongDirection);
+  }
+  if (kind == DataKind::kEcho && datagram.header.session == 0) return on_echo(datagram, received);
+  if (!session_) return counters_.drop(DropReason::kNoSession);
+  if (const auto drop = session_->admit(datagram, received.bytes, received.from); drop != DropReason::kNone) {
+    return counters_.drop(drop);
+  }
+  DropReason drop = DropReason::kNone;
+  if (kind == DataKind::kRequest) {
+    drop = on_request(datagram);
+  } else if (kind == DataKind::kNackReply) {
+    drop = on_nack_reply(datagram);
+  } else {
+    counters_.echoes.add();
+    sender_.send_single(*session_, DataKind::kEchoReply, datagram.header, datagram.payload);
+  }
+  if (drop != DropReason::kNone) counters_.drop(drop);
+}
+
+void DataPlane::on_echo(const wire::Datagram& datagram, const Received& received) {
+  const auto now = Clock::now();
+  const std::chrono::duration<double> passed = now - echo_refilled_;
+  echo_refilled_ = now;
+  echo_tokens_ = std::min(kEchoBurst, echo_tokens_ + passed.count() * kEchoesPerSecond);
+  if (echo_tokens_ < 1) return counters_.drop(DropReason::kRateLimited);
+  echo_tokens_ -= 1;
+  counters_.echoes.add();
+  wire::DataHeader header = datagram.header;
+  header.kind = static_cast<std::uint8_t>(DataKind::kEchoReply);
+  std::memcpy(received.bytes.data(), &header, sizeof header);
+  const std::array<std::span<const std::byte>, 1> batch = {received.bytes};
+  transport_->send(batch, received.from);
+}
+
+DropReason DataPlane::check_place(const wire::DataHeader& header) const {
+  const wire::Configure& config = session_->config();
+  if (header.hidden != config.hidden || header.wire_dtype != config.wire_dtype || header.layer >= config.num_layers) {
+    return DropReason::kWrongShape;
+  }
+  const bool whole = header.slice == wire::kAsAssigned;
+  const Slice* slice = session_->shard().find(header.layer, whole ? config.rank : header.slice);
+  if (slice == nullptr) return DropReason::kNotHeld;
+  if (whole) return DropReason::kNone;
+  unsigned held = 0;
+  for (const Part& part : *slice) held |= 1u << part.index;
+  return (header.part & ~held) == 0 ? DropReason::kNone : DropReason::kNotHeld;
+}
+
+// A newer step means that the host is done with the older ones, answered or not.
+void DataPlane::move_on(Lane& lane, std::uint32_t step) {
+  lane.last_step = step;
+  for (Slot& slot : lane.slots) {
+    if (slot.state == SlotState::kQueued) {
+      slot.cancelled.store(true, std::memory_order_release);
+    } else {
+      slot.state = SlotState::kFree;
+    }
+  }
+}
+
+Slot* DataPlane::free_slot(Lane& lane, std::uint32_t step) {
+  Slot* oldest = nullptr;
+  for (Slot& slot : lane.slots) {
+    if (slot.state == SlotState::kFree) return &slot;
+    if (slot.state == SlotState::kDone && (oldest == nullptr || slot.epoch < oldest->epoch)) oldest = &slot;
+  }
+  if (oldest != nullptr && oldest->assembly.header().step <= step) return oldest;
+  return nullptr;
+}
+
+DropReason DataPlane::on_request(const wire::Datagram& datagram) {
+  const wire::DataHeader& header = datagram.header;
+  if (const auto drop = check_place(header); drop != DropReason::kNone) return drop;
+  Lane& lane = session_->lanes[header.lane];
+  if (header.step < lane.last_step) return DropReason::kStaleStep;
+  for (Slot& slot : lane.slots) {
+    if (slot.state == SlotState::kFree || !same_message(slot.assembly.header(), header)) continue;
+    if (slot.state == SlotState::kAssembling) return add_fragment(slot, datagram);
+    // Whole already. The fragment that begins a repetition is answered for all of it.
+    if (header.offset == 0 && slot.state == SlotState::kQueued) {
+      counters_.busy_sent.add();
+      sender_.send_single(*session_, DataKind::kBusy, slot.assembly.header(), {});
+    } else if (header.offset == 0) {
+      for (std::size_t i = 0; i < slot.num_vectors; ++i) plan_send(slot, i, 0, wire::kRestOfMessage, false);
+    }
+    return DropReason::kDuplicateFragment;
+  }
+  return begin_request(lane, datagram);
+}
+
+DropReason DataPlane::begin_request(Lane& lane, const wire::Datagram& datagram) {
+  const wire::DataHeader& header = datagram.header;
+  if (header.step > lane.last_step) move_on(lane, header.step);
+  Slot* slot = free_slot(lane, header.step);
+  if (slot == nullptr) return DropReason::kNoSlot;
+  slot->state = SlotState::kAssembling;
+  slot->epoch = next_epoch_++;
+  slot->cancelled.store(false, std::memory_order_relaxed);
+  slot->num_vectors = 0;
+  slot->num_nacks = 0;
+  slot->nack_after = kFirstNackAfter;
+  slot->assembly.begin(header);
+  return add_fragment(*slot, datagram);
+}
+
+DropReason DataPlane::add_fragment(Slot& slot, const wire::Datagram& datagram) {
+  switch (slot.assembly.add(datagram.header, datagram.payload)) {
+    case Assembly::Added::kConflicting:
+      return DropReason::kConflicting;
+    case Assembly::Added::kDuplicate:
+      return DropReason::kDuplicateFragment;
+    case Assembly::Added::kNew:
+      slot.nack_at = Clock::now() + slot.nack_after;
+      return DropReason::kNone;
+    case Assembly::Added::kComplete:
+      break;
+  }
+  if (!routes_ascend(slot.assembly.routes(), slot.assembly.header().top_k)) {
+    slot.state = SlotState::kFree;
+    return DropReason::kBadRoutes;
+  }
+  counters_.requests.add();
+  slot.state = SlotState::kQueued;
+  slot.whole_at = Clock::now();
+  compute_->submit({session_, &slot});
+  return DropReason::kNone;
+}
+
+DropReason DataPlane::on_nack_reply(const wire::Datagram& datagram) {
+  const wire::DataHeader& header = datagram.header;
+  counters_.nacks_received.add();
+  if (header.slice >= wire::kMaxTp || (header.part >= 8 && header.part != wire::kWholeSlice)) {
+    return DropReason::kBadField;  // it must name one reply
+  }
+  Lane& lane = session_->lanes[header.lane];
+  if (header.step < lane.last_step) return DropReason::kStaleStep;
+
+  std::vector<wire::Range> ranges(header.fragment_bytes / sizeof(wire::Range));
+  if (!ranges.empty()) std::memcpy(ranges.data(), datagram.payload.data(), datagram.payload.size());
+  if (ranges.empty()) ranges.push_back({0, wire::kRestOfMessage});
+
+  const std::uint16_t rank = session_->config().rank;
+  for (Slot& slot : lane.slots) {
+    const wire::DataHeader& request = slot.assembly.header();
+    if (slot.state == SlotState::kFree || request.step != header.step || request.layer != header.layer) continue;
+    const bool whole = request.slice == wire::kAsAssigned;
+    const bool wanted = whole ? header.slice == rank && header.part == wire::kWholeSlice
+                              : header.slice == request.slice && header.part < 8 && ((request.part >> header.part) & 1);
+    if (!wanted) continue;
+    if (slot.state == SlotState::kAssembling) {
+      send_missing(slot);
+    } else if (slot.state == SlotState::kQueued) {
+      counters_.busy_sent.add();
+      sender_.send_single(*session_, DataKind::kBusy, request, {});
+    } else {
+      for (std::size_t i = 0; i < slot.num_vectors; ++i) {
+        if (slot.vectors[i].part != header.part) continue;
+        for (const wire::Range& range : ranges) {
+          const std::uint64_t end = std::uint64_t{range.offset} + range.bytes;
+          if (range.offset % wire::kFragmentUnitBytes != 0) return DropReason::kBadFragment;
+          plan_send(slot, i, range.offset, static_cast<std::uint32_t>(std::min<std::uint64_t>(end, wire::kRestOfMessage)),
+                    false);
+        }
+      }
+    }
+    return DropReason::kNone;
+  }
+  // Not a fragment of that request has come through: all of it, please.
+  const wire::Range everything{0, wire::kRestOfMessage};
+  counters_.nacks_sent.add();
+  sender_.send_single(*session_, DataKind::kNackRequest, header, std::as_bytes(std::span(&everything, 1)));
+  return DropReason::kUnknownMessage;
+}
+
+void DataPlane::send_missing(Slot& slot) {
+  const std::vector<wire::Range> ranges = slot.assembly.missing();
+  counters_.nacks_sent.add();
+  sender_.send_single(*session_, DataKind::kNackRequest, slot.assembly.header(), std::as_bytes(std::span(ranges)));
+}
+
+void DataPlane::nack_late(Clock::time_point now) {
+  if (!session_) return;
+  for (Lane& lane : session_->lanes) {
+    for (Slot& slot : lane.slots) {
+      if (slot.state != SlotState::kAssembling || slot.num_nacks >= kMaxNacks || now < slot.nack_at) continue;
+      send_missing(slot);
+      ++slot.num_nacks;
+      slot.nack_after = std::min(slot.nack_after * 2, kLastNackAfter);
+      slot.nack_at = now + slot.nack_after;
+    }
+  }
+}
+
+void DataPlane::plan_send(Slot& slot, std::size_t vector, std::uint32_t begin, std::uint32_t end, bool first_time) {
+  const auto size = static_cast<std::uint32_t>(wire::reply_bytes(slot.assembly.header()));
+  end = std::min(end, size);
+  if (begin >= end || outbox_.size() >= kMaxOutgoing) return;
+  if (!first_time) counters_.resends.add();
+  outbox_.push_back({session_, &slot, slot.epoch, vector, begin, end, first_time});
+}
+
+void DataPlane::take_finished() {
+  for (FinishedJob& finished : compute_->take_finished()) {
+    Slot& slot = *finished.job.slot;
+    // A request that failed, or that the host has moved on from while it was computed, leaves nothing to be asked for.
+    const bool keep = !finished.failed && !slot.cancelled.load(std::memory_order_relaxed);
+    slot.state = keep ? SlotState::kDone : SlotState::kFree;
+    if (!keep || finished.job.session != session_) continue;
+    for (std::size_t i = finished.next_vector; i < slot.num_vectors; ++i) {
+      const std::uint32_t begin = i == finished.next_vector ? finished.next_offset : 0;
+      plan_send(slot, i, begin, wire::kRestOfMessage, true);
+    }
+  }
+}
+
+bool DataPlane::send_burst(Clock::time_point now) {
+  while (!outbox_.empty()) {
+    Outgoing& out = outbox_.front();
+    if (out.slot->epoch != out.epoch || out.slot->state != SlotState::kDone) {
+      outbox_.pop_front();
+      continue;
+    }
+    if (now < next_send_) return false;
+    const std::uint32_t begin = out.begin;
+    out.begin = sender_.send_vector(*out.session, *out.slot, out.vector, begin, out.end, kBurstFragments);
+    if (const std::uint64_t pace = out.session->config().pace_bytes_per_s; pace != 0) {
+      next_send_ = now + nanoseconds((std::uint64_t{out.begin} - begin) * 1'000'000'000 / pace);
+    }
+    if (out.begin >= out.end) {
+      if (out.first_time) counters_.replies.add();
+      outbox_.pop_front();
+    }
+    return true;
+  }
+  return false;
+}
+
+void DataPlane::log_drops(Clock::time_point now) {
+  if (now < next_drop_log_) return;
+  next_drop_log_ = now + kDropLogEvery;
+  for (std::size_t i = 1; i < wire::kNumDropReasons; ++i) {
+    const std::uint64_t count = counters_.drops[i].get();
+    const std::uint64_t fresh = count - std::exchange(logged_drops_[i], count);
+    if (fresh == 0) continue;
+    const auto reason = static_cast<DropReason>(i);
+    LogLine line(is_foreign(reason) ? LogLevel::kDebug : LogLevel::kWarn, "datagrams_dropped");
+    line.with("reason", wire::name(reason)).with("count", fresh);
+  }
+}
+
+}  // namespace duckfleet::duckd

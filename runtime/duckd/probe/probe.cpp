@@ -1,0 +1,51 @@
+#include "probe.hpp"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <array>
+#include <ctime>
+
+#include "report.hpp"
+#include "version.hpp"
+#include "wire.hpp"
+
+namespace duckfleet::duckd {
+namespace {
+
+double now_s(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+void add_system(probe::Report& report) {
+  utsname name{};
+  uname(&name);
+  report.values["hostname"] = name.nodename;
+  report.values["kernel"] = {{"release", name.release}, {"version", name.version}, {"machine", name.machine}};
+  report.values["uptime_s"] = now_s(CLOCK_BOOTTIME);
+  report.values["boot_id"] = probe::line_or_null("/proc/sys/kernel/random/boot_id");
+}
+
+}  // namespace
+
+std::string probe_json(bool measure) {
+  probe::Report report;
+  report.values["duckd"] = {{"version", kDuckdVersion}, {"protocol", wire::kVersion}};
+  report.values["started_at_s"] = now_s(CLOCK_REALTIME);
+  add_system(report);
+  probe::add_cpu(report);
+  probe::add_memory(report);
+  probe::add_board(report);
+  probe::add_clock(report);
+  probe::add_network(report);
+  probe::add_temperatures(report);
+  if (measure) probe::add_read_bandwidth(report);
+  report.values["finished_at_s"] = now_s(CLOCK_REALTIME);  // a clock that was set meanwhile shows here
+  if (!report.values.contains("unknown")) report.values["unknown"] = probe::Json::array();
+  // Firmware strings are whatever the vendor wrote: bytes that are no UTF-8 become U+FFFD.
+  return report.values.dump(-1, ' ', false, probe::Json::error_handler_t::replace);
+}
+
+}  // namespace duckfleet::duckd

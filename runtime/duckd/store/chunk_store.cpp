@@ -1,0 +1,180 @@
+#include "chunk_store.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "log.hpp"
+
+namespace duckfleet::duckd {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kSuffix = ".chunk";
+constexpr const char* kPartial = ".partial";
+constexpr const char* kAssignmentFile = "/assignment";
+constexpr std::uint64_t kReserveBytes = 64ull << 20;  // left to the rest of the box
+
+std::uint64_t meminfo_bytes(std::string_view wanted) {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  std::uint64_t kib = 0;
+  while (file >> key >> kib) {
+    std::getline(file, unit);
+    if (key == wanted) return kib * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::uint64_t memory_available_bytes() { return meminfo_bytes("MemAvailable:"); }
+std::uint64_t memory_total_bytes() { return meminfo_bytes("MemTotal:"); }
+
+ChunkStore::ChunkStore(std::string directory) : directory_(std::move(directory)) {}
+
+std::string ChunkStore::path(const Digest& digest, const char* suffix) const {
+  return directory_ + "/" + to_hex(digest) + suffix;
+}
+
+bool ChunkStore::open(std::string& error) {
+  if (directory_.empty()) return true;
+  std::error_code failure;
+  fs::create_directories(directory_, failure);
+  if (failure || access(directory_.c_str(), R_OK | W_OK | X_OK) != 0) {
+    error = "the store " + directory_ + " cannot be used: " + (failure ? failure.message() : std::strerror(errno));
+    return false;
+  }
+  chmod(directory_.c_str(), 0700);
+  for (const auto& entry : fs::directory_iterator(directory_, failure)) {
+    const fs::path& file = entry.path();
+    if (file.extension() == kPartial) {
+      unlink(file.c_str());  // an earlier process was ended while it packed
+      continue;
+    }
+    if (file.extension() != kSuffix) continue;
+    const auto digest = digest_from_hex(file.stem().string());
+    std::string reason = "its name is no digest";
+    auto memory = digest ? PageBuffer::map_file(file, reason) : std::nullopt;
+    auto packed = memory ? kernels::PackedChunk::open(memory->bytes()) : std::nullopt;
+    if (!packed) {
+      log_warn("chunk_file_removed").with("file", file.string()).with("reason", memory ? "not a packed chunk" : reason);
+      unlink(file.c_str());
+      continue;
+    }
+    madvise(memory->bytes().data(), memory->size(), MADV_HUGEPAGE);
+    auto chunk = std::make_shared<StoredChunk>(StoredChunk{*digest, std::move(*memory), std::move(*packed)});
+    chunks_.emplace(*digest, std::move(chunk));
+  }
+  const auto held = totals();
+  log_info("store_opened").with("directory", directory_).with("chunks", held.num_chunks).with("bytes", held.packed_bytes);
+  return true;
+}
+
+bool ChunkStore::has(const Digest& digest) const {
+  const std::lock_guard lock(mutex_);
+  return chunks_.contains(digest);
+}
+
+std::shared_ptr<const StoredChunk> ChunkStore::find(const Digest& digest) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = chunks_.find(digest);
+  return found == chunks_.end() ? nullptr : found->second;
+}
+
+std::optional<PageBuffer> ChunkStore::memory_for(const Digest& digest, std::size_t size, wire::Refusal& refusal) const {
+  const std::uint64_t available = memory_available_bytes();
+  if (available != 0 && size + kReserveBytes > available) {
+    refusal = {wire::ErrorCode::kNoMemory, "the chunk needs " + std::to_string(size) + " bytes and " +
+                                               std::to_string(available) + " are available"};
+    return std::nullopt;
+  }
+  std::string error = "no address space";
+  auto memory = directory_.empty() ? PageBuffer::anonymous(size)
+                                   : PageBuffer::create_file(path(digest, kPartial), size, error);
+  if (!memory) refusal = {wire::ErrorCode::kNoMemory, "no room for a chunk of " + std::to_string(size) + " bytes: " + error};
+  return memory;
+}
+
+std::optional<wire::Refusal> ChunkStore::put(const Digest& digest, std::span<const std::byte> logical) {
+  if (has(digest)) return std::nullopt;
+  kernels::ChunkInfo info;
+  if (auto error = kernels::parse_chunk(logical, info)) return wire::Refusal{wire::ErrorCode::kChunkInvalid, *error};
+  wire::Refusal refusal;
+  auto memory = memory_for(digest, info.packed_bytes, refusal);
+  if (!memory) return refusal;
+  auto error = kernels::pack_chunk(logical, memory->bytes());
+  auto packed = error ? std::nullopt : kernels::PackedChunk::open(memory->bytes());
+  if (!packed) {
+    if (!directory_.empty()) unlink(path(digest, kPartial).c_str());
+    return wire::Refusal{wire::ErrorCode::kChunkInvalid, error.value_or("the packed chunk does not open")};
+  }
+  if (!directory_.empty()) {
+    // The name may only ever belong to whole content, also after a power cut on a store that is on disk.
+    const bool kept = msync(memory->bytes().data(), memory->size(), MS_SYNC) == 0 &&
+                      std::rename(path(digest, kPartial).c_str(), path(digest, kSuffix).c_str()) == 0;
+    if (!kept) log_warn("chunk_file_not_kept").with("digest", to_hex(digest)).with("reason", std::strerror(errno));
+  }
+  auto chunk = std::make_shared<StoredChunk>(StoredChunk{digest, std::move(*memory), std::move(*packed)});
+  const std::lock_guard lock(mutex_);
+  chunks_.emplace(digest, std::move(chunk));
+  return std::nullopt;
+}
+
+bool ChunkStore::drop(const Digest& digest) {
+  const std::lock_guard lock(mutex_);
+  if (chunks_.erase(digest) == 0) return false;
+  if (!directory_.empty()) unlink(path(digest, kSuffix).c_str());
+  return true;
+}
+
+void ChunkStore::drop_all() {
+  const std::lock_guard lock(mutex_);
+  if (!directory_.empty()) {
+    for (const auto& [digest, chunk] : chunks_) unlink(path(digest, kSuffix).c_str());
+    unlink((directory_ + kAssignmentFile).c_str());
+  }
+  chunks_.clear();
+}
+
+ChunkStore::Totals ChunkStore::totals() const {
+  const std::lock_guard lock(mutex_);
+  Totals sum;
+  for (const auto& [digest, chunk] : chunks_) {
+    ++sum.num_chunks;
+    sum.packed_bytes += chunk->packed.packed_bytes();
+  }
+  return sum;
+}
+
+void ChunkStore::keep_assignment(std::span<const std::byte> assignment) {
+  if (directory_.empty()) return;
+  const std::string final_path = directory_ + kAssignmentFile;
+  const std::string partial = final_path + kPartial;
+  std::string error;
+  auto file = PageBuffer::create_file(partial, assignment.size(), error);
+  if (!file) {
+    log_warn("assignment_not_kept").with("reason", error);
+    return;
+  }
+  std::ranges::copy(assignment, file->bytes().begin());
+  if (msync(file->bytes().data(), file->size(), MS_SYNC) != 0 || std::rename(partial.c_str(), final_path.c_str()) != 0) {
+    log_warn("assignment_not_kept").with("reason", std::strerror(errno));
+  }
+}
+
+std::optional<PageBuffer> ChunkStore::kept_assignment() const {
+  if (directory_.empty()) return std::nullopt;
+  std::string error;
+  return PageBuffer::map_file(directory_ + kAssignmentFile, error);
+}
+
+}  // namespace duckfleet::duckd

@@ -1,0 +1,73 @@
+#include "page_buffer.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace duckfleet::duckd {
+
+PageBuffer::PageBuffer(PageBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+PageBuffer& PageBuffer::operator=(PageBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+PageBuffer::~PageBuffer() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+std::optional<PageBuffer> PageBuffer::anonymous(std::size_t size) {
+  if (size == 0) return PageBuffer{};
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return std::nullopt;
+  madvise(data, size, MADV_HUGEPAGE);  // a hint; refused by kernels without it
+  return PageBuffer(static_cast<std::byte*>(data), size);
+}
+
+std::optional<PageBuffer> PageBuffer::map_file(const std::string& path, std::string& error) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) {
+    error = std::strerror(errno);
+    return std::nullopt;
+  }
+  struct stat info {};
+  void* data = MAP_FAILED;
+  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
+    data = mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, file, 0);
+  }
+  error = data == MAP_FAILED ? "it is no regular file with content" : "";
+  close(file);
+  if (data == MAP_FAILED) return std::nullopt;
+  return PageBuffer(static_cast<std::byte*>(data), static_cast<std::size_t>(info.st_size));
+}
+
+std::optional<PageBuffer> PageBuffer::create_file(const std::string& path, std::size_t size, std::string& error) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) {
+    error = std::strerror(errno);
+    return std::nullopt;
+  }
+  void* data = MAP_FAILED;
+  if (const int failure = posix_fallocate(file, 0, static_cast<off_t>(size)); failure != 0) {
+    error = std::strerror(failure);
+  } else {
+    data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (data == MAP_FAILED) error = std::strerror(errno);
+  }
+  close(file);
+  if (data == MAP_FAILED) {
+    unlink(path.c_str());
+    return std::nullopt;
+  }
+  return PageBuffer(static_cast<std::byte*>(data), size);
+}
+
+}  // namespace duckfleet::duckd

@@ -1,0 +1,37 @@
+// Memory straight from the kernel: page-aligned, given back at once, touched only where it is used.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace duckfleet::duckd {
+
+class PageBuffer {
+ public:
+  PageBuffer() noexcept = default;
+  PageBuffer(PageBuffer&& other) noexcept;
+  PageBuffer& operator=(PageBuffer&& other) noexcept;
+  ~PageBuffer();
+
+  // Zeroed memory, in huge pages where the kernel has them. Nothing when there is no address space or memory for it.
+  static std::optional<PageBuffer> anonymous(std::size_t size);
+
+  // An existing file, read-only; a new file of `size` bytes whose blocks are reserved, so that a full file system is an
+  // error here and not a SIGBUS later. `error` says what went wrong.
+  static std::optional<PageBuffer> map_file(const std::string& path, std::string& error);
+  static std::optional<PageBuffer> create_file(const std::string& path, std::size_t size, std::string& error);
+
+  std::span<std::byte> bytes() noexcept { return {data_, size_}; }
+  std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  PageBuffer(std::byte* data, std::size_t size) noexcept : data_(data), size_(size) {}
+
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace duckfleet::duckd

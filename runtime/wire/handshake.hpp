@@ -1,0 +1,64 @@
+// The duck's half of the keyed control handshake, and the sealed stream that follows it. No socket here.
+//
+// Noise KNpsk2 in spirit: the host's static X25519 key is known beforehand, the enrolment secret is the pre-shared key.
+//   transcript = BLAKE2b-256(name | fleet public key | hello frame | duck's ephemeral)
+//   root       = BLAKE2b-512(key: enrolment secret; transcript | X25519(e_host, e_duck) | X25519(s_host, e_duck))
+//   keys       = BLAKE2b-256(key: root; "host to duck" or "duck to host"), confirm = BLAKE2b-128(key: root; "confirm")
+#pragma once
+
+#include <sodium.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "wire.hpp"
+
+namespace duckfleet::wire {
+
+inline constexpr std::size_t kStreamHeaderBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
+inline constexpr std::size_t kSealBytes = crypto_secretstream_xchacha20poly1305_ABYTES;
+inline constexpr std::size_t kMaxSealedBytes = sizeof(ControlHeader) + kMaxControlPayload + kSealBytes;
+static_assert(kStreamHeaderBytes == sizeof(HelloReply::stream_header));
+
+struct DuckKeys {
+  std::array<std::uint8_t, 32> fleet_public{};
+  std::array<std::uint8_t, 32> enrolment{};
+};
+
+// Both directions of one connection; frames must be sealed and opened in order.
+class SecretStream {
+ public:
+  // `u32 length` and the sealed frame.
+  std::vector<std::byte> seal(std::span<const std::byte> frame);
+
+  // The frame, or nothing when it was made with other keys, changed, or is out of order.
+  std::optional<std::vector<std::byte>> open(std::span<const std::byte> sealed);
+
+ private:
+  friend class DuckHandshake;
+  crypto_secretstream_xchacha20poly1305_state push_{};
+  crypto_secretstream_xchacha20poly1305_state pull_{};
+};
+
+class DuckHandshake {
+ public:
+  // `hello_frame` is the ControlHeader and Hello as they arrived. Nothing: the ephemeral key is of low order.
+  static std::optional<DuckHandshake> accept(const DuckKeys& keys,
+                                             std::span<const std::byte, sizeof(ControlHeader) + sizeof(Hello)> hello_frame);
+
+  const HelloReply& reply() const noexcept { return reply_; }
+
+  // With the header of the host's stream, which it sends after the reply.
+  std::optional<SecretStream> finish(std::span<const std::byte> host_stream_header) noexcept;
+
+ private:
+  HelloReply reply_{};
+  SecretStream stream_{};
+  std::array<std::uint8_t, crypto_secretstream_xchacha20poly1305_KEYBYTES> pull_key_{};
+};
+
+}  // namespace duckfleet::wire
