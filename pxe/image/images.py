@@ -72,8 +72,10 @@ class ImageStore:
             kernel = ImageFile(**document.pop("kernel"))
             layers = tuple(ImageFile(**entry) for entry in document.pop("layers"))
             extra = tuple(ImageFile(**entry) for entry in document.pop("extra_layers"))
-            lists = {key: tuple(document.pop(key)) for key in ("packages", "warnings")}
-            return Image(kernel=kernel, layers=layers, extra_layers=extra, **lists, **document)
+            packages, warnings = tuple(document.pop("packages")), tuple(document.pop("warnings"))
+            return Image(
+                kernel=kernel, layers=layers, extra_layers=extra, packages=packages, warnings=warnings, **document
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise OperatorError(f"{path} cannot be read ({error}); build the image again") from error
 
