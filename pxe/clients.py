@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 
 from duckfleet.inventory.site import Site
@@ -35,6 +36,11 @@ class BootClient:
     name: str
     address: str
     domain: str
+
+    @property
+    def label(self) -> str:
+        """The name as a host name (RFC 1123): what is not allowed in one becomes a hyphen."""
+        return re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-")[:63] or "duck"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Options are those of dnsmasq(8). Terms of DHCP are those of RFC 2131/2132; optio
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,17 +40,14 @@ def base_url(domain: BootDomain, settings: ServiceSettings) -> str:
     return f"http://{domain.host_address}:{settings.http_port}"
 
 
-def _tag(domain: BootDomain) -> str:
-    return f"domain-{domain.name}"  # so that no domain's name is one of our other tags
-
-
 def dnsmasq_config(site: BootSite, settings: ServiceSettings) -> str:
     """The whole configuration. Raises `OperatorError` for settings that name no known behaviour."""
     if settings.mode not in MODES or settings.unknown not in UNKNOWN_CLIENTS:
         raise OperatorError(f"mode is one of {', '.join(MODES)}; unknown machines: {', '.join(UNKNOWN_CLIENTS)}")
     parts = [_general(site, settings), _CLASSES]
-    for domain in site.domains:
-        parts.append(_proxy_domain(domain, settings) if settings.mode == "proxy" else _dhcp_domain(domain, settings))
+    for number, domain in enumerate(site.domains, start=1):
+        tag = f"domain-{number}"  # a name may hold what is no tag
+        parts.append((_proxy_domain if settings.mode == "proxy" else _dhcp_domain)(domain, tag, settings))
     if settings.mode == "dhcp":
         parts.append(_reservations(site))
         if settings.unknown == "ignore":
@@ -59,6 +57,9 @@ def dnsmasq_config(site: BootSite, settings: ServiceSettings) -> str:
 
 def _general(site: BootSite, settings: ServiceSettings) -> str:
     interfaces = [domain.interface for domain in site.domains]
+    for name in interfaces:
+        if not re.fullmatch(r"[A-Za-z0-9._@-]{1,15}", name):
+            raise OperatorError(f"interface {name!r}: dnsmasq cannot be told to serve an interface of this name")
     lines = [
         "# Written by duckctl for this run; changes are lost.",
         "port=0",  # no DNS
@@ -97,7 +98,7 @@ dhcp-option-force=tag:efihttp,tag:!ipxe,option:vendor-class,HTTPClient
 """
 
 
-def _dhcp_domain(domain: BootDomain, settings: ServiceSettings) -> str:
+def _dhcp_domain(domain: BootDomain, tag: str, settings: ServiceSettings) -> str:
     network = domain.network
     if settings.unknown == "discover":
         first, last = (network.network_address + host for host in (DISCOVERY_FIRST, DISCOVERY_LAST))
@@ -106,38 +107,38 @@ def _dhcp_domain(domain: BootDomain, settings: ServiceSettings) -> str:
             raise OperatorError(f"domain {domain.name}: {network} has no room for discovery addresses {first}-{last}")
     else:
         addresses = f"{network.network_address},static"
-    tags = f"tag:{domain.interface},set:{_tag(domain)}"
+    tags = f"tag:{domain.interface},set:{tag}"
     return "\n".join(
         [
             f"# Domain {domain.name}: only for requests that came in by its own interface.",
             f"dhcp-range={tags},{addresses},{network.netmask},{domain.broadcast},12h",
-            f"dhcp-option=tag:{_tag(domain)},option:router",  # none: nothing of a duck leaves its domain
-            *_boot_lines(domain, settings),
+            f"dhcp-option=tag:{tag},option:router",  # none: nothing of a duck leaves its domain
+            *_boot_lines(domain, tag, settings),
             "",
         ]
     )
 
 
-def _boot_lines(domain: BootDomain, settings: ServiceSettings) -> list[str]:
+def _boot_lines(domain: BootDomain, tag: str, settings: ServiceSettings) -> list[str]:
     url = base_url(domain, settings)
     return [
-        f"dhcp-boot=tag:{_tag(domain)},tag:ipxe,{url}{SCRIPT_PATH}",
-        f"dhcp-boot=tag:{_tag(domain)},tag:!ipxe,tag:bios,{BIOS_LOADER}",
-        f"dhcp-boot=tag:{_tag(domain)},tag:!ipxe,tag:efi,{EFI_LOADER}",
-        f"dhcp-boot=tag:{_tag(domain)},tag:!ipxe,tag:efihttp,{url}/loader/{EFI_LOADER}",
+        f"dhcp-boot=tag:{tag},tag:ipxe,{url}{SCRIPT_PATH}",
+        f"dhcp-boot=tag:{tag},tag:!ipxe,tag:bios,{BIOS_LOADER}",
+        f"dhcp-boot=tag:{tag},tag:!ipxe,tag:efi,{EFI_LOADER}",
+        f"dhcp-boot=tag:{tag},tag:!ipxe,tag:efihttp,{url}/loader/{EFI_LOADER}",
     ]
 
 
-def _proxy_domain(domain: BootDomain, settings: ServiceSettings) -> str:
+def _proxy_domain(domain: BootDomain, tag: str, settings: ServiceSettings) -> str:
     network = domain.network
     return "\n".join(
         [
             f"# Domain {domain.name}: another server gives addresses there.",
-            f"dhcp-range=tag:{domain.interface},set:{_tag(domain)},{network.network_address},proxy,{network.netmask}",
-            f'pxe-service=tag:{_tag(domain)},tag:!ipxe,x86PC,"duckfleet",{BIOS_LOADER}',
-            f'pxe-service=tag:{_tag(domain)},tag:!ipxe,x86-64_EFI,"duckfleet",{EFI_LOADER}',
-            f'pxe-service=tag:{_tag(domain)},tag:!ipxe,BC_EFI,"duckfleet",{EFI_LOADER}',
-            *_boot_lines(domain, settings),
+            f"dhcp-range=tag:{domain.interface},set:{tag},{network.network_address},proxy,{network.netmask}",
+            f'pxe-service=tag:{tag},tag:!ipxe,x86PC,"duckfleet",{BIOS_LOADER}',
+            f'pxe-service=tag:{tag},tag:!ipxe,x86-64_EFI,"duckfleet",{EFI_LOADER}',
+            f'pxe-service=tag:{tag},tag:!ipxe,BC_EFI,"duckfleet",{EFI_LOADER}',
+            *_boot_lines(domain, tag, settings),
             "",
         ]
     )
@@ -145,5 +146,5 @@ def _proxy_domain(domain: BootDomain, settings: ServiceSettings) -> str:
 
 def _reservations(site: BootSite) -> str:
     # id:* because ROM, iPXE and system of one box each send a client-id of their own.
-    lines = [f"dhcp-host={c.mac},id:*,{c.address},{c.name},12h" for c in site.clients]
+    lines = [f"dhcp-host={c.mac},id:*,{c.address},{c.label},12h" for c in site.clients]
     return "\n".join(["# Ducks, by MAC.", *lines, ""])

@@ -30,7 +30,7 @@ def duck_arguments(choice: DuckImage, image: Image, context: ScriptContext) -> t
     client, domain = context.client, context.domain
     settings = {
         "mac": client.mac,
-        "name": client.name,
+        "name": client.label,
         "boot": context.url,
         "broadcast": domain.broadcast,
         "control_port": domain.control_port,
@@ -128,7 +128,7 @@ def unknown_script(mac: str) -> str:
 def _script(context: ScriptContext, what: str, commands: Sequence[str]) -> str:
     lines = [
         "#!ipxe",
-        f"echo {context.client.name} ({context.client.mac}): {what}",
+        f"echo {context.client.label} ({context.client.mac}): {what}",
         "imgfree",
         *commands,
         ":failed",

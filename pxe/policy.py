@@ -96,7 +96,7 @@ def describe(choice: BootChoice) -> str:
 
 def command_line(template: str, client: BootClient, host_address: str) -> str:
     """A command line for one machine. Raises `OperatorError` for a placeholder that means nothing."""
-    values = {"name": client.name, "mac": client.mac, "address": client.address, "host": host_address}
+    values = {"name": client.label, "mac": client.mac, "address": client.address, "host": host_address}
     try:
         return template.format_map(values)
     except (KeyError, ValueError, IndexError) as error:
