@@ -100,6 +100,7 @@ class BootHttpServer:
                 part = content[offset : min(offset + SLICE_BYTES, end)]
                 offset += len(part)
                 await send({"type": "http.response.body", "body": part, "more_body": offset < end})
+                await asyncio.sleep(0)  # lets `gone` see that the peer went away; then nothing more is sent
             return not gone.done()
         finally:
             gone.cancel()
