@@ -45,8 +45,8 @@ class DnsmasqLog:
         """The events that this line completes."""
         if found := _DHCP.search(line):
             return self._dhcp(found["xid"] or "", found["text"].strip(), now_s)
-        if found := _TFTP.search(line):
-            return self._tftp(found["text"].strip(), now_s)
+        if transfer := _TFTP.search(line):
+            return self._tftp(transfer["text"].strip(), now_s)
         return []
 
     def _dhcp(self, xid: str, text: str, now_s: float) -> list[BootEvent]:

@@ -35,7 +35,7 @@ class BootHttpServer:
         self._by_address = {domain.host_address: domain for domain in responder.site.domains}
         self._sockets = _listen(responder.site.domains, http_port)
         config = uvicorn.Config(
-            self._application,  # type: ignore[arg-type]
+            self._application,
             interface="asgi3",
             http="h11",
             ws="none",
