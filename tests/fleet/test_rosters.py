@@ -1,0 +1,123 @@
+"""Who may serve, why others may not, and what makes a standing roster one to refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from duckfleet.fleet.lab.plan import plan_lab
+from duckfleet.fleet.probing import ProbeFacts
+from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, why_missing
+from duckfleet.inventory.site import Site
+from duckfleet.inventory.store import DuckRow, Hold
+
+NOW = 1_000_000.0
+FACTS = ProbeFacts(32 << 30, 4, 2e10, "N100", "avx2")
+PLAN = plan_lab("abcd", 4, num_domains=2)
+SITE = Site("lab", Path("site.toml"), PLAN.domains, PLAN.ducks, ())
+
+
+def evidence(state: str = "healthy", *, age_s: float = 60.0, facts: ProbeFacts | None = FACTS) -> dict[str, Evidence]:
+    return {
+        duck.mac: Evidence(
+            DuckRow(duck.mac, duck.name, duck.address, duck.domain, state, NOW - 100), facts, NOW - age_s
+        )
+        for duck in SITE.ducks
+    }
+
+
+def test_all_green_all_ready() -> None:
+    mustered = muster(SITE.ducks, evidence(), NOW)
+    assert mustered.ready == SITE.ducks
+    assert mustered.missing == ()
+
+
+REASONS = [
+    ("unknown", {}, "is unknown; `duckctl wake` it"),
+    ("lost", {}, "stopped answering"),
+    ("up", {}, "not probed"),
+    ("quarantined", {}, "duckctl release"),
+    ("degraded", {}, "--allow-degraded"),
+    ("healthy", {"facts": None}, "never been probed"),
+    ("healthy", {"age_s": 13 * 3600.0}, "last probed 13.0 h ago, the limit is 12 h"),
+]
+
+
+@pytest.mark.parametrize(("state", "changes", "reason"), REASONS)
+def test_each_reason_to_be_missing_is_said(state: str, changes: dict[str, object], reason: str) -> None:
+    known = evidence(state, **changes)[SITE.ducks[0].mac]  # type: ignore[arg-type]
+    assert reason in str(why_missing(known, NOW))
+
+
+def test_a_hold_outweighs_good_health_and_names_who_and_why() -> None:
+    hold = Hold(1, SITE.ducks[0].mac, "human", "fan rattles", "ann", 0.0)
+    known = replace(evidence()[SITE.ducks[0].mac], holds=(hold,))
+    assert why_missing(known, NOW) == "held by ann (human): fan rattles"
+
+
+def test_a_degraded_duck_is_taken_when_the_operator_says_so() -> None:
+    mustered = muster(SITE.ducks, evidence("degraded"), NOW, allow_degraded=True)
+    assert mustered.ready == SITE.ducks
+
+
+def test_a_duck_never_seen_is_missing() -> None:
+    assert muster(SITE.ducks, {}, NOW).missing[0].reason.startswith("was never seen")
+
+
+def test_ranks_spares_domains_and_evidence_stand_in_the_roster() -> None:
+    roster = make_roster(SITE, SITE.ducks[:3], SITE.ducks[3:], evidence(), 7, NOW)
+    assert [entry.rank for entry in roster.entries] == [0, 1, 2]
+    assert [entry.duck for entry in roster.spares] == [SITE.ducks[3].name]
+    assert [domain.name for domain in roster.domains] == ["d1", "d2"]
+    first = roster.entries[0]
+    assert (first.address, first.control_port, first.data_port) == ("127.21.1.101", 47_001, 47_002)
+    assert (first.ram_bytes, first.num_threads, first.evidence_at_s) == (32 << 30, 4, NOW - 60)
+    assert make_roster(SITE, SITE.ducks[:1], (), evidence(), 7, NOW).domains == roster.domains[:1]
+
+
+FULL = make_roster(SITE, SITE.ducks, (), evidence(), 7, NOW)
+SHORT = make_roster(SITE, SITE.ducks[:3], (), evidence(), 7, NOW)
+
+
+def test_a_full_and_fresh_roster_has_nothing_against_it() -> None:
+    assert objections(FULL, SITE, evidence(), NOW) == []
+
+
+def test_a_short_roster_names_the_duck_that_is_missing_and_why() -> None:
+    known = evidence()
+    known[SITE.ducks[3].mac] = evidence("lost")[SITE.ducks[3].mac]
+    (against,) = objections(SHORT, SITE, known, NOW)
+    assert against.duck == SITE.ducks[3].name
+    assert "lost" in against.reason
+    assert objections(SHORT, SITE, known, NOW, min_tp=3) == []
+    assert len(objections(SHORT, SITE, known, NOW, min_tp=4)) == 1
+
+
+def test_a_spare_is_not_missing() -> None:
+    roster = make_roster(SITE, SITE.ducks[:3], SITE.ducks[3:], evidence(), 7, NOW)
+    assert objections(roster, SITE, evidence(), NOW) == []
+
+
+def test_a_member_that_is_not_green_any_more_is_named() -> None:
+    known = evidence()
+    known[SITE.ducks[1].mac] = evidence("lost")[SITE.ducks[1].mac]
+    (against,) = objections(FULL, SITE, known, NOW)
+    assert against.duck == SITE.ducks[1].name
+
+
+def test_a_roster_that_rests_on_old_probes_is_stale_though_newer_ones_exist() -> None:
+    later = NOW + 13 * 3600
+    fresh = {mac: replace(known, probed_at_s=later - 60) for mac, known in evidence().items()}
+    against = objections(FULL, SITE, fresh, later)
+    assert len(against) == 4
+    assert all("duckctl roster" in missing.reason for missing in against)
+
+
+def test_a_member_that_moved_or_left_the_site_is_named() -> None:
+    moved = replace(SITE.ducks[0], address="127.21.1.108")
+    (against,) = objections(FULL, replace(SITE, ducks=(moved, *SITE.ducks[1:])), evidence(), NOW)
+    assert "has moved" in against.reason
+    (against,) = objections(FULL, replace(SITE, ducks=SITE.ducks[1:]), evidence(), NOW)
+    assert "not in site.toml any more" in against.reason
