@@ -87,7 +87,6 @@ def test_a_file_cut_short_is_refused(length, tmp_path):
 def test_smollm2_is_read_as_transformers_reads_it(smollm2):
     processor = LlamaTensorProcessor({"num_attention_heads": 9, "num_key_value_heads": 3})
     names = {
-        "token_embd.weight": "model.embed_tokens.weight",
         "blk.0.attn_q.weight": "model.layers.0.self_attn.q_proj.weight",
         "blk.29.attn_k.weight": "model.layers.29.self_attn.k_proj.weight",
         "blk.7.attn_v.weight": "model.layers.7.self_attn.v_proj.weight",
