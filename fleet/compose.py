@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,7 +171,7 @@ def run_server(
     from duckfleet.runtime.model import Checkpoint, ModelStore, load_decoder, load_tokenizer
     from duckfleet.runtime.server import HttpServer, configure_logging, create_app
 
-    configure_logging()
+    configure_logging(as_json=not sys.stderr.isatty())
     plan = read_plan(standing.plan_text, str(standing.folder))
     stored = ModelStore(fleet.models_dir).find(standing.model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")

@@ -127,4 +127,4 @@ def _box() -> Any:
 
 
 _BOX = _box()
-_UNBROKEN = ("duck", "address", "mac", "state", "model", "name", "verdict")
+_UNBROKEN = ("duck", "address", "control", "mac", "domain", "state", "model", "name", "verdict")

@@ -69,7 +69,7 @@ def place_model(
             generation,
             result.duck.mac,
             result.rank,
-            request.model,
+            plan.model,
             num_chunks=result.num_chunks,
             total_bytes=result.total_bytes,
             moved_bytes=result.moved_bytes,
@@ -80,11 +80,11 @@ def place_model(
     standing = not any(result.error for result in results)
     if standing:
         roster = make_roster(site, ranks, spares, evidence, generation, time.time())
-        save_roster(fleet.rosters_dir, roster, prepared.as_generation(generation), request.model, keys)
+        save_roster(fleet.rosters_dir, roster, prepared.as_generation(generation), plan.model, keys)
         make_current(fleet.rosters_dir, generation)
         for result in results:
             taken = {"generation": generation, "rank": result.rank, "moved_bytes": result.moved_bytes}
-            store.transition(result.duck, "placed", {"model": request.model, **taken}, lifecycle.next_state)
+            store.transition(result.duck, "placed", {"model": plan.model, **taken}, lifecycle.next_state)
     return PlacementOutcome(plan, generation, standing, tuple(results), mustered.missing)
 
 
