@@ -69,7 +69,7 @@ class Engine:
         ctx: int,
         max_queue: int = 64,
         max_active: int = 4,
-        prefill_chunk_len: int = 64,
+        prefill_chunk_len: int = 128,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`ctx`: tokens of prompt and completion together; each active request has a cache of that size."""

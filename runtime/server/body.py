@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
 from duckfleet.runtime.server.api.errors import ApiError, invalid
 from duckfleet.runtime.server.settings import ServerSettings
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # json.loads has joined the pairs
 
 
 async def read_json(request: Request, settings: ServerSettings) -> object:
@@ -66,7 +70,10 @@ def _too_large(settings: ServerSettings) -> ApiError:
 def parse_json(data: bytes) -> object:
     """Strict JSON (RFC 8259) in UTF-8: no NaN, no repeated names. Raises `ApiError`, status 400."""
     try:
-        return json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+        value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+        if _SURROGATE_ESCAPE.search(data):
+            _refuse_lone_surrogates(value, "")
+        return value
     except UnicodeDecodeError as error:
         raise invalid(None, f"The body is not UTF-8: byte {error.start} is not part of a character.", "json") from None
     except RecursionError:
@@ -78,13 +85,33 @@ def parse_json(data: bytes) -> object:
         raise invalid(None, f"The body is not usable JSON: {error}.", "json") from None
 
 
+def _refuse_lone_surrogates(value: object, path: str) -> None:
+    """JSON can write them, but they are no characters: nothing behind this could encode them."""
+    match value:
+        case str():
+            if _LONE_SURROGATE.search(value):
+                name = path or "the body"
+                raise invalid(path or None, f"Invalid '{name}': a lone surrogate is no character.", "json")
+        case list():
+            for i, item in enumerate(value):
+                _refuse_lone_surrogates(item, f"{path}[{i}]")
+        case dict():
+            for key, item in value.items():
+                inner = f"{path}.{_shown(key)}" if path else _shown(key)
+                _refuse_lone_surrogates(key, inner)
+                _refuse_lone_surrogates(item, inner)
+
+
+def _shown(name: str) -> str:
+    return name[:80].encode("utf-8", "backslashreplace").decode()
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        shown = twice[:80].encode("utf-8", "backslashreplace").decode()
-        raise invalid(shown, f"Invalid '{shown}': the name appears twice in one object.", "json")
+        raise invalid(_shown(twice), f"Invalid '{_shown(twice)}': the name appears twice in one object.", "json")
     return result
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from duckfleet.runtime.server.api.errors import AUTHENTICATION, SERVER, SHUTTING_DOWN, ApiError
+from duckfleet.runtime.server.api.errors import AUTHENTICATION, SERVER, ApiError, shutting_down
 from duckfleet.runtime.server.event_stream import ClientGone, encode_json
 from duckfleet.runtime.server.logs import log_event
 from duckfleet.runtime.server.serving import RequestRecord, Serving
@@ -77,7 +77,7 @@ class Gate:
             message = "A valid API key is needed: send it in the header 'Authorization: Bearer KEY'."
             return ApiError(401, message, AUTHENTICATION, None, "invalid_api_key")
         if self._serving.draining and scope["method"] == "POST":
-            return SHUTTING_DOWN
+            return shutting_down()
         return None
 
     def _note(self, record: RequestRecord, scope: Scope, *, gone: bool) -> None:

@@ -150,6 +150,7 @@ class _Uvicorn(uvicorn.Server):
         finally:
             cutter.cancel()
             self._cut(cut)  # whatever uvicorn gave up on
+            self._serving.close()
         finished = sorted(set(under_way) - cut)
         self.report = ShutdownReport(tuple(finished), tuple(sorted(cut)))
 
@@ -183,11 +184,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise OperatorError(f"port {port} is no port: choose one between 1 and 65535, or 0 for any that is free")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=512)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise OperatorError(
-            f"cannot listen on {host} port {port}: {reason or error}; choose another address or port"
-        ) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host name at all
+        reason = getattr(error, "strerror", None) or error
+        raise OperatorError(f"cannot listen on {host} port {port}: {reason}; choose another address or port") from error

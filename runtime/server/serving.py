@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from duckfleet.runtime.engine import Engine, Generation, GenerationRequest
-from duckfleet.runtime.server.api.errors import SERVER, SHUTTING_DOWN, ApiError, api_error
+from duckfleet.runtime.server.api.errors import SERVER, ApiError, api_error, shutting_down
 from duckfleet.runtime.server.api.prompts import PromptReader
 from duckfleet.runtime.server.metrics import FabricStats, ServerMetrics
 from duckfleet.runtime.server.settings import ServerSettings
@@ -50,6 +50,10 @@ class Serving:
         """Run a method of `prompts` in its thread."""
         return await asyncio.get_running_loop().run_in_executor(self._prompt_thread, lambda: read(*args, **kwargs))
 
+    def close(self) -> None:
+        """No more prompts are read."""
+        self._prompt_thread.shutdown(wait=False, cancel_futures=True)
+
     def require_model(self, name: str) -> None:
         if name != self.model_name:
             message = f"The model '{name[:120]}' does not exist here; this server has '{self.model_name}'."
@@ -58,7 +62,7 @@ class Serving:
     def submit(self, request: GenerationRequest, record: RequestRecord, prompt_param: str) -> Generation:
         """Raises `ApiError`."""
         if self.draining:
-            raise SHUTTING_DOWN
+            raise shutting_down()
         try:
             generation = self.engine.submit(request)
         except Exception as error:

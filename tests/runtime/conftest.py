@@ -144,7 +144,7 @@ def llama(byte_level_tokenizer: PreTrainedTokenizerFast) -> LlamaDecoder:
     return LlamaDecoder(len(byte_level_tokenizer), [byte_level_tokenizer.eos_token_id])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def script_decoder(byte_level_tokenizer: PreTrainedTokenizerFast) -> Callable[..., ScriptDecoder]:
     """Make a decoder that says the given text after the prompt of `prompt_len` tokens, then ends."""
 

@@ -45,9 +45,14 @@ def parse_request(kind: type[Request], body: object, unsupported: Mapping[str, t
     try:
         return kind.model_validate(kept)
     except ValidationError as error:
-        # An unknown field first: what is wrong beside a misspelt name is often its consequence.
-        details = error.errors(include_url=False)
-        raise _complaint(min(details, key=lambda item: item["type"] != "extra_forbidden"), kept) from None
+        raise _complaint(min(error.errors(include_url=False), key=_rank), kept) from None
+
+
+def _rank(error: ErrorDetails) -> int:
+    """What is told first: an unknown role, then an unknown field; what else is wrong is often their consequence."""
+    if error["type"] == "literal_error" and error["loc"][-1] == "role":
+        return 0
+    return 1 if error["type"] == "extra_forbidden" else 2
 
 
 def _complaint(error: ErrorDetails, body: dict[str, Any]) -> ApiError:
@@ -62,8 +67,6 @@ def _complaint(error: ErrorDetails, body: dict[str, Any]) -> ApiError:
             return invalid(param, f"Unknown parameter: '{param}'.", "unknown_parameter")
         case "literal_error":
             return invalid(param, f"Invalid value for '{param}': expected {context['expected']}.")
-        case "string_unicode":
-            return invalid(param, f"Invalid '{param}': a lone surrogate is no character.")
         case "form":
             got = _kind_of(_value_at(body, location))
             return invalid(param, f"Invalid type for '{param}': {error['msg']}, but got {got}.", "invalid_type")
@@ -86,7 +89,7 @@ def _path(location: list[int | str]) -> str:
         else:
             shown = part if len(part) <= _SHOWN_LEN else part[:_SHOWN_LEN] + "…"
             path += f".{shown}" if path else shown
-    return path.encode("utf-8", "backslashreplace").decode()
+    return path
 
 
 def _value_at(body: Any, location: list[int | str]) -> Any:

@@ -19,7 +19,7 @@ RATE_LIMIT = "rate_limit_error"
 SERVER = "server_error"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: an exception is given its traceback
 class ApiError(Exception):
     """What a client is told: an HTTP status and OpenAI's error object."""
 
@@ -52,9 +52,9 @@ def invalid(param: str | None, message: str, code: str = "invalid_value", *, sta
     return ApiError(status, message, INVALID_REQUEST, param, code)
 
 
-SHUTTING_DOWN = ApiError(
-    503, "The server is shutting down and takes no more requests.", SERVER, None, "shutting_down", retry_after_s=10
-)
+def shutting_down() -> ApiError:
+    message = "The server is shutting down and takes no more requests."
+    return ApiError(503, message, SERVER, None, "shutting_down", retry_after_s=10)
 
 
 def api_error(error: BaseException, prompt_param: str) -> ApiError:

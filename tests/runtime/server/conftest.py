@@ -15,6 +15,8 @@ from duckfleet.runtime.engine import Engine
 from duckfleet.runtime.server import HttpServer, ServerSettings, create_app
 
 MODEL = "tiny-llama"
+# One for all tests, as making a client costs more than a request; each request has a connection of its own.
+CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,14 @@ class Served:
             base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 60, **options}
         )
 
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
     def post(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", timeout=60, **options)
+        return self.request("POST", path, **options)
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return CLIENT.request(method, self.url + path, **options)
 
     def chat(self, text: str = "hello", **body: Any) -> httpx.Response:
         message = {"role": "user", "content": text}
@@ -52,6 +60,16 @@ def served(llama: Any, byte_level_tokenizer: Any) -> Iterator[Served]:
 @pytest.fixture
 def serve(byte_level_tokenizer: Any) -> Iterator[Callable[..., Served]]:
     """Serve any decoder, with settings and engine options of the test's own."""
+    yield from serving(byte_level_tokenizer)
+
+
+@pytest.fixture(scope="module")
+def serve_for_all(byte_level_tokenizer: Any) -> Iterator[Callable[..., Served]]:
+    """The same, once for a module."""
+    yield from serving(byte_level_tokenizer)
+
+
+def serving(byte_level_tokenizer: Any) -> Iterator[Callable[..., Served]]:
     with ExitStack() as stack:
 
         def make(
