@@ -84,6 +84,11 @@ def options(
         print(f"duckctl {installed('duckfleet')}")
         raise typer.Exit
     context.obj = FleetContext.of(state, site, no_auth=no_auth)
+    from duckfleet.fleet.cli_vm import enter_lab
+
+    leave = enter_lab(context.obj, context.invoked_subcommand)
+    if leave is not None:
+        context.call_on_close(leave)
     if no_auth:
         console.err.print(
             "--no-auth: nothing on the wire is authenticated or encrypted; anyone on the network can stop ducks, "

@@ -32,6 +32,8 @@ def up(
         int | None, typer.Option(min=1024, max=65000, help="First of 16 ports. Default: the first free block.")
     ] = None,
     vm: Annotated[bool, typer.Option("--vm", help="Virtual machines that really PXE-boot (root).")] = False,
+    firmware: Annotated[str, typer.Option(help="With --vm: mixed (in turn), bios or uefi.")] = "mixed",
+    memory_mib: Annotated[int, typer.Option(min=512, help="With --vm: memory of each duck.")] = 1024,
 ) -> None:
     """Start a lab: every duck is off until its magic packet comes.
 
@@ -42,7 +44,7 @@ def up(
     if vm:
         from duckfleet.fleet import cli_vm
 
-        cli_vm.lab_up(fleet, ducks)
+        cli_vm.lab_up(fleet, ducks, num_domains=domains, firmware=firmware, memory_mib=memory_mib)
         return
     from duckfleet.fleet.lab import processes
     from duckfleet.fleet.lab.plan import plan_lab
@@ -71,14 +73,15 @@ def down(context: typer.Context) -> None:
     from duckfleet.fleet.lab import processes
 
     fleet = fleet_of(context)
-    if not fleet.lab_dir.exists():
-        console.out.print("no lab is up")
-        return
-    status = _status_or_none(fleet)
-    if status is not None and status.kind == "vm":
+    from duckfleet.fleet.vm.lab import is_vm_lab
+
+    if is_vm_lab(fleet.lab_dir):
         from duckfleet.fleet import cli_vm
 
         cli_vm.lab_down(fleet)
+        return
+    if not fleet.lab_dir.exists():
+        console.out.print("no lab is up")
         return
     ended = processes.lab_down(fleet.lab_dir)
     console.out.print(f"lab is down, {ended} processes ended")

@@ -9,7 +9,6 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.pxe.boot_files import BootFiles
@@ -20,7 +19,8 @@ from duckfleet.pxe.events import BootEvent
 from duckfleet.pxe.policy import DuckImage, Policy
 
 SIOCGIFADDR = 0x8915  # Linux, include/uapi/linux/sockios.h
-IFF_UP = 1
+SIOCGIFFLAGS = 0x8913
+IFF_UP, IFF_RUNNING = 0x1, 0x40
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,14 @@ def _image(files: BootFiles, policy: Policy) -> CheckResult:
 def check_interface(domain: BootDomain) -> list[CheckResult]:
     """Whether the domain's interface is there, up, plugged in, and has the host's address."""
     subject = f"{domain.name}: interface {domain.interface}"
-    folder = Path("/sys/class/net") / domain.interface
-    if not folder.exists():
-        there = ", ".join(sorted(p.name for p in Path("/sys/class/net").iterdir()))
-        return [CheckResult("failure", subject, f"does not exist (there are {there})")]
-    if not int((folder / "flags").read_text(), 16) & IFF_UP:
+    names = sorted(name for _, name in socket.if_nameindex())
+    if domain.interface not in names:
+        return [CheckResult("failure", subject, f"does not exist (there are {', '.join(names)})")]
+    flags = _flags_of(domain.interface)
+    if not flags & IFF_UP:
         return [CheckResult("failure", subject, f"is down: ip link set {domain.interface} up")]
     results = []
-    carrier = (folder / "carrier").read_text().strip()
-    if carrier != "1":
+    if not flags & IFF_RUNNING:
         results.append(CheckResult("warning", subject, "is up and has no carrier: is its cable plugged in?"))
     address = _address_of(domain.interface)
     if address != domain.host_address:
@@ -92,6 +91,13 @@ def check_interface(domain: BootDomain) -> list[CheckResult]:
         command = f"ip address add {domain.host_address}/{domain.prefix_len} dev {domain.interface}"
         results.append(CheckResult("failure", subject, f"has {have}, not {domain.host_address}: {command}"))
     return results or [CheckResult("ok", subject, f"up, {domain.host_address}")]
+
+
+def _flags_of(interface: str) -> int:
+    # Not from /sys: that shows the network of whoever mounted it, which need not be ours.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        reply = fcntl.ioctl(probe, SIOCGIFFLAGS, struct.pack("256s", interface.encode()[:15]))
+    return int(struct.unpack_from("H", reply, 16)[0])
 
 
 def _address_of(interface: str) -> str:
