@@ -1,4 +1,4 @@
-"""`duckctl pxe` and `duckctl image`: network boot of ducks and what they boot."""
+"""`duckctl boot`, `pxe` and `image`: network boot of ducks and what they boot."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ Unknown = Annotated[str, typer.Option(help="Machines that are not in the site fi
 
 
 def register(app: typer.Typer) -> None:
+    app.command("boot")(boot)
     app.add_typer(pxe_app, name="pxe")
     app.add_typer(image_app, name="image")
 
@@ -110,6 +111,51 @@ def make_service(fleet: FleetContext, http_port: int, mode: str, unknown: str, *
 
     settings = ServiceSettings(run_dir(fleet), http_port, mode, unknown)
     return BootService(from_site(fleet.site), settings, policy_file(fleet), boot_files(fleet), listen)
+
+
+# -- boot ---------------------------------------------------------------------------------------------------
+
+
+def boot(
+    context: typer.Context,
+    ducks: Ducks = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow each duck until it is up or its state times out.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, metavar="S", help="With --wait: give every state at most this long.")
+    ] = None,
+    http_port: HttpPort = 7023,
+    json: Json = False,
+) -> None:
+    """Wake ducks and see to it that they find something to boot.
+
+    Like `duckctl wake`, but with a boot service: the one that runs already (`duckctl pxe serve`), or, with --wait,
+    one of its own for as long as it waits.
+    """
+    from duckfleet.fleet.cli_power import wake
+
+    fleet = fleet_of(context)
+    by_network = any(domain.interface != "lo" for domain in fleet.site.domains)
+    if not by_network or serves(fleet, http_port):
+        wake(context, ducks, wait, timeout, json)
+        return
+    if not wait:
+        raise OperatorError("no boot service runs: start `duckctl pxe serve`, or say --wait to have one while it waits")
+    with make_service(fleet, http_port, "dhcp", "ignore", quiet=True):
+        wake(context, ducks, wait, timeout, json)
+
+
+def serves(fleet: FleetContext, http_port: int) -> bool:
+    """Whether a boot service answers on every domain of the site."""
+    import socket
+
+    try:
+        for domain in fleet.site.domains:
+            socket.create_connection((domain.host_address, http_port), 2.0).close()
+    except OSError:
+        return False
+    return True
 
 
 # -- pxe ----------------------------------------------------------------------------------------------------

@@ -96,12 +96,14 @@ class BootHttpServer:
         try:
             content = await asyncio.to_thread(_map, response.path)
             offset, end = response.first, response.first + response.num_bytes
-            while offset < end and not gone.done():
+            while offset < end:
+                await asyncio.sleep(0)  # lets `gone` see that the peer went away; then nothing more is sent
+                if gone.done():
+                    return False
                 part = content[offset : min(offset + SLICE_BYTES, end)]
                 offset += len(part)
                 await send({"type": "http.response.body", "body": part, "more_body": offset < end})
-                await asyncio.sleep(0)  # lets `gone` see that the peer went away; then nothing more is sent
-            return not gone.done()
+            return True
         finally:
             gone.cancel()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import threading
 import time
@@ -23,7 +24,7 @@ from duckfleet.pxe.responder import Responder
 
 
 class BootService:
-    """Runs until `stop`. `listener` gets every event, one at a time; `on_line` dnsmasq's log."""
+    """Runs until `stop`. `listener` gets every event, one at a time and in order; `on_line` dnsmasq's log."""
 
     def __init__(
         self,
@@ -42,7 +43,9 @@ class BootService:
         self._log = DnsmasqLog(site)
         self._listener = listener
         self._on_line = on_line
-        self._telling = threading.RLock()
+        # Events wait here for a listener that may take its time (a store that syncs): nobody's boot waits with them.
+        self._events: queue.SimpleQueue[BootEvent | None] = queue.SimpleQueue()
+        self._teller = threading.Thread(target=self._tell, name="boot-events", daemon=True)
         self.dnsmasq = DnsmasqProcess(settings.run_dir / "dnsmasq.conf", settings.run_dir / "dnsmasq.pid", self._line)
         self._http = BootHttpServer(Responder(site, policy, files), settings.http_port, self._http_event)
 
@@ -50,6 +53,7 @@ class BootService:
         """Raises `OperatorError` for what keeps the service from running: a port, a program, a file."""
         try:
             prepare_run_dir(self._settings, self._files, self._config_text)
+            self._teller.start()
             self.dnsmasq.start()
             self._http.start()
         except BaseException:
@@ -59,6 +63,9 @@ class BootService:
     def stop(self) -> None:
         self.dnsmasq.stop()
         self._http.stop()
+        if self._teller.is_alive():
+            self._events.put(None)
+            self._teller.join()
         shutil.rmtree(self._settings.run_dir, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -71,15 +78,20 @@ class BootService:
         self.stop()
 
     def _line(self, line: str) -> None:
-        with self._telling:
-            self._on_line(line)
-            for event in self._log.read(line, time.time()):
-                self._listener(event)
+        self._on_line(line)
+        for event in self._log.read(line, time.time()):
+            self._events.put(event)
 
     def _http_event(self, event: BootEvent) -> None:
         self.dnsmasq.drain()  # the lease that let the client ask us comes first
-        with self._telling:
-            self._listener(event)
+        self._events.put(event)
+
+    def _tell(self) -> None:
+        while (event := self._events.get()) is not None:
+            try:
+                self._listener(event)
+            except OperatorError as error:  # a store that is full or gone must not stop the ducks
+                self._on_line(f"duckctl: an event was lost: {error}")
 
 
 def prepare_run_dir(settings: ServiceSettings, files: BootFiles, config_text: str) -> None:
