@@ -85,6 +85,16 @@ bool ControlConnection::send(ControlType type, std::uint32_t request_id, std::sp
   return write(stream_ ? std::span<const std::byte>(stream_->seal(frame)) : std::span<const std::byte>(frame));
 }
 
+void ControlConnection::finish() {
+  constexpr std::size_t kMaxDrained = 4u << 20;
+  ::shutdown(fd_, SHUT_WR);
+  const auto deadline = Clock::now() + timeouts_.drain;
+  std::array<std::byte, 4096> ignored;
+  for (std::size_t drained = 0; drained < kMaxDrained && wait_for(fd_, POLLIN, deadline); drained += ignored.size()) {
+    if (recv(fd_, ignored.data(), ignored.size(), MSG_DONTWAIT) <= 0) return;
+  }
+}
+
 bool ControlConnection::refuse(std::uint32_t request_id, const Refusal& refusal) {
   if (refusal.code == ErrorCode::kProtocolVersion) {
     counters_.wrong_version.add();

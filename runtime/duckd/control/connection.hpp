@@ -19,6 +19,7 @@ struct ControlTimeouts {
   std::chrono::milliseconds hello{5000};    // from accept to the end of the handshake
   std::chrono::milliseconds frame{20000};   // from a frame's first byte to its last; also to send an answer
   std::chrono::milliseconds idle{300000};   // between frames
+  std::chrono::milliseconds drain{1000};    // for the peer to close after us
 };
 
 class ControlConnection {
@@ -34,6 +35,10 @@ class ControlConnection {
   bool receive(wire::ControlFrame& frame);
 
   bool send(wire::ControlType type, std::uint32_t request_id, std::span<const std::byte> payload);
+
+  // Says that no more will be sent and lets the peer finish: closed with unread bytes, TCP would take back an answer
+  // that is still on its way.
+  void finish();
 
  private:
   using Clock = std::chrono::steady_clock;

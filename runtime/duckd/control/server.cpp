@@ -170,6 +170,7 @@ void ControlServer::serve(Connection& connection) {
       if (answer && !io.send(answer->type, frame.header.request_id, answer->payload)) break;
     }
   }
+  io.finish();
   duck_.counters.control.closed.add();
   ::shutdown(connection.fd, SHUT_RDWR);
   const std::lock_guard lock(mutex_);

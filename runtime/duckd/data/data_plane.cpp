@@ -29,8 +29,8 @@ constexpr std::size_t kMaxOutgoing = 512;
 constexpr nanoseconds kLongest = std::chrono::seconds(3600);
 
 // Echoes outside a session are anybody's: bounded, so that they cannot be made a load.
-constexpr double kEchoBurst = 8192;
-constexpr double kEchoesPerSecond = 50000;
+constexpr double kEchoBurst = 4096;
+constexpr double kEchoesPerSecond = 5000;
 
 constexpr auto kDropLogEvery = std::chrono::seconds(10);
 

@@ -1,4 +1,4 @@
-"""The host's side of the data plane in plain Python, with tags by another library: slow, and independent of the fabric."""
+"""The host's side of the data plane in plain Python, with tags by another library: slow, independent of the fabric."""
 
 from __future__ import annotations
 
