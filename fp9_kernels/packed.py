@@ -45,7 +45,7 @@ class PackedMatrix:
 
         Raises ValueError for shapes that do not fit and for an unknown implementation.
         """
-        x = np.ascontiguousarray(x, dtype=np.float32)
+        x = np.require(x, np.float32, ["C", "A"])
         if out is None:
             out = np.empty((x.shape[0], self.shape[0]), np.float32)
         _kernels.gemv(self._native, x, out, impl, threads)
@@ -87,10 +87,10 @@ class Shard:
         experts u32 [M, top_k] (distinct in each row) and weights f32 [M, top_k]; neither for a dense layer. Raises
         KeyError where no chunk of that part was added, ValueError for shapes that do not fit.
         """
-        x = np.ascontiguousarray(x, dtype=np.float32)
+        x = np.require(x, np.float32, ["C", "A"])
         out: F32 = np.empty(x.shape, np.float32)
-        ids = None if experts is None else np.ascontiguousarray(experts, dtype=np.uint32)
-        factors = None if weights is None else np.ascontiguousarray(weights, dtype=np.float32)
+        ids = None if experts is None else np.require(experts, np.uint32, ["C", "A"])
+        factors = None if weights is None else np.require(weights, np.float32, ["C", "A"])
         self._native.ffn(layer, slice, part, x, ids, factors, out)
         return out
 

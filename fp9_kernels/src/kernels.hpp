@@ -21,7 +21,7 @@ struct AccumulateArgs {
   const float* const* x;             // [num_tokens] pointers to padded columns of the whole matrix, 64-byte aligned
   float* const* totals;              // [num_tokens] pointers to [num_panels * 16] sums, read and written, 32-byte aligned
   std::uint32_t num_tokens;
-  bool shifted;                      // x holds x * 2^kShiftExponent and num_tokens <= kMaxShiftTokens
+  bool shifted;                      // e4m3 and fp9: x holds x * 2^kShiftExponent, num_tokens <= kMaxShiftTokens
   float* scratch;                    // [kTileFloats]
 };
 

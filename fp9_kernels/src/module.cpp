@@ -141,8 +141,9 @@ PackedMatrix* pack_matrix(const std::string& format_name, nb::bytes codes, std::
   return matrix.release();
 }
 
-void gemv(const PackedMatrix& matrix, In2<float> x, Out2<float> y, const std::optional<std::string>& impl,
-          std::int64_t threads) {
+// Returns the name of the implementation that ran.
+const char* gemv(const PackedMatrix& matrix, In2<float> x, Out2<float> y, const std::optional<std::string>& impl,
+                 std::int64_t threads) {
   const Kernels& kernels = selected(impl);
   if (x.shape(1) != matrix.shape().num_cols || y.shape(0) != x.shape(0) || y.shape(1) != matrix.shape().num_rows)
     throw nb::value_error("x must be [num_tokens, num_cols] and y [num_tokens, num_rows]");
@@ -151,6 +152,7 @@ void gemv(const PackedMatrix& matrix, In2<float> x, Out2<float> y, const std::op
   nb::gil_scoped_release release;
   const std::lock_guard guard(shared.busy);
   multiply(kernels, shared.team, matrix, x.data(), num_tokens, y.data(), shared.workspace);
+  return kernels.name;
 }
 
 void unpack_matrix(const PackedMatrix& matrix, Out2<float> out, const std::optional<std::string>& impl) {

@@ -33,38 +33,59 @@ bool is_finite(std::uint32_t code) noexcept {
   }
 }
 
+// Writes one block from its codes [row][k].
 template <Format F>
-void put(std::byte* block, std::uint32_t row, std::uint32_t k, std::uint32_t code) noexcept {
-  const std::uint32_t unit = row < 8 ? 2 * row : 2 * (row - 8) + 1;
-  if constexpr (F == Format::kF32) {
-    std::memcpy(block + (k * kPanelRows + row) * 4, &code, 4);
-  } else if constexpr (F == Format::kBf16) {
-    const auto bits = static_cast<std::uint16_t>(code);
-    std::memcpy(block + (k * kPanelRows + unit) * 2, &bits, 2);
-  } else if constexpr (F == Format::kE4m3) {
-    block[(k / 2) * 32 + unit * 2 + k % 2] = static_cast<std::byte>(code);
-  } else {
-    block[32 + (k / 2) * 32 + unit * 2 + k % 2] = static_cast<std::byte>(code & 0xFF);
-    const std::uint32_t bit = 15 - k;
-    block[unit * 2 + bit / 8] |= static_cast<std::byte>(((code >> 8) & 1) << (bit % 8));
+void encode_block(const std::uint32_t (&codes)[kPanelRows][kBlockK], std::byte* block) noexcept {
+  for (std::uint32_t unit = 0; unit < kPanelRows; ++unit) {
+    const std::uint32_t* row = codes[unit_row(unit)];
+    if constexpr (F == Format::kF32) {
+      for (std::uint32_t k = 0; k < kBlockK; ++k) std::memcpy(block + (k * kPanelRows + unit_row(unit)) * 4, &row[k], 4);
+    } else if constexpr (F == Format::kBf16) {
+      for (std::uint32_t k = 0; k < kBlockK; ++k) {
+        const auto bits = static_cast<std::uint16_t>(row[k]);
+        std::memcpy(block + (k * kPanelRows + unit) * 2, &bits, 2);
+      }
+    } else if constexpr (F == Format::kE4m3) {
+      for (std::uint32_t k = 0; k < kBlockK; ++k) block[(k / 2) * 32 + unit * 2 + k % 2] = static_cast<std::byte>(row[k]);
+    } else {
+      const auto bit = [](std::uint32_t value, int i) { return i < 0 ? 0u : (value >> i) & 1u; };
+      std::uint32_t signs = 0;
+      for (int v = 7; v >= 0; --v) {
+        const std::uint32_t even = row[2 * v], odd = row[2 * v + 1];  // sign << 8 | body
+        signs |= (bit(odd, 8) ^ bit(even, 3) ^ bit(signs, 7 - 2 * v)) << (14 - 2 * v);
+        signs |= (bit(even, 8) ^ bit(odd, 3) ^ bit(signs, 6 - 2 * v)) << (15 - 2 * v);
+      }
+      const auto sign_bits = static_cast<std::uint16_t>(signs);
+      std::memcpy(block + unit * 2, &sign_bits, 2);
+      for (std::uint32_t v = 0; v < 8; ++v) {
+        const std::uint32_t even = ((row[2 * v] & 0xFF) << 4) ^ (signs << (2 * v));
+        const std::uint32_t odd = ((row[2 * v + 1] & 0xFF) << 4) ^ (signs << (2 * v + 1));
+        const auto bodies =
+            static_cast<std::uint16_t>((even & 0x0FF0) | ((odd >> 8) & 0x000F) | ((odd << 8) & 0xF000));
+        std::memcpy(block + 32 + v * 32 + unit * 2, &bodies, 2);
+      }
+    }
   }
 }
 
 template <Format F>
 std::optional<Position> pack_format(const CodeMatrix& source, const PanelShape& shape, const MatrixView& view,
                                     std::byte* blocks, std::uint32_t panel0, std::uint32_t panel_step) noexcept {
-  for (std::uint32_t r = 0; r < shape.num_rows; ++r) {
-    const std::uint32_t row = shape.row_lead + r;
-    const std::uint32_t panel = panel0 + row / kPanelRows * panel_step;
-    for (std::uint32_t c = 0; c < shape.num_cols;) {
-      const std::uint32_t col = shape.col_lead + c;
-      std::byte* block = blocks + (view.block(panel, col / kBlockK) - view.blocks);
-      std::uint32_t k = col % kBlockK;
-      for (; k < kBlockK && c < shape.num_cols; ++k, ++c) {
-        const std::uint32_t code = code_at<F>(source, std::uint64_t{r} * shape.num_cols + c);
-        if (!is_finite<F>(code)) return Position{r, c};
-        put<F>(block, row % kPanelRows, k, code);
+  const std::uint32_t num_panels = (shape.row_lead + shape.num_rows + kPanelRows - 1) / kPanelRows;
+  std::uint32_t codes[kPanelRows][kBlockK];
+  for (std::uint32_t panel = 0; panel < num_panels; ++panel) {
+    for (std::uint32_t b = 0; b < shape.num_blocks; ++b) {
+      for (std::uint32_t r = 0; r < kPanelRows; ++r) {
+        for (std::uint32_t k = 0; k < kBlockK; ++k) {
+          // Rows and columns before the first wrap to huge numbers and are filling like those after the last.
+          const std::uint32_t row = panel * kPanelRows + r - shape.row_lead, col = b * kBlockK + k - shape.col_lead;
+          codes[r][k] = 0;
+          if (row >= shape.num_rows || col >= shape.num_cols) continue;
+          codes[r][k] = code_at<F>(source, std::uint64_t{row} * shape.num_cols + col);
+          if (!is_finite<F>(codes[r][k])) return Position{row, col};
+        }
       }
+      encode_block<F>(codes, blocks + (view.block(panel0 + panel * panel_step, b) - view.blocks));
     }
   }
   return std::nullopt;
@@ -74,6 +95,7 @@ std::optional<Position> pack_format(const CodeMatrix& source, const PanelShape& 
 
 std::optional<Position> pack_rows(const CodeMatrix& source, const PanelShape& shape, const MatrixView& view,
                                   std::byte* blocks, std::uint32_t panel0, std::uint32_t panel_step) noexcept {
+  if (shape.num_rows == 0 || shape.num_cols == 0) return std::nullopt;
   switch (source.format) {
     case Format::kF32: return pack_format<Format::kF32>(source, shape, view, blocks, panel0, panel_step);
     case Format::kBf16: return pack_format<Format::kBf16>(source, shape, view, blocks, panel0, panel_step);

@@ -16,8 +16,7 @@ struct CodeMatrix {
 };
 
 // Writes the rows of `source` (shape.num_rows x shape.num_cols) as the panels panel0, panel0 + panel_step, ... of the
-// packed matrix `view`, whose blocks are zeroed. Gives the position of the first code that is not a finite number;
-// packing stops there.
+// packed matrix `view`. Gives the position of a code that is not a finite number; packing stops there.
 std::optional<Position> pack_rows(const CodeMatrix& source, const PanelShape& shape, const MatrixView& view,
                                   std::byte* blocks, std::uint32_t panel0, std::uint32_t panel_step) noexcept;
 

@@ -14,56 +14,59 @@ namespace {
 
 constexpr std::uint32_t kPrefetchAhead = 4096;  // bytes; 2 to 4 KB was best
 
+// Loops over constant bounds that must be unrolled for speed. Under the sanitizers, which check every access, unrolled
+// code takes minutes to compile and finds nothing more.
+#ifdef __SANITIZE_ADDRESS__
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 struct Pair {
   __m256 low, high;  // rows 0..7 and 8..15 of one k
 };
 
 // ---- decoding -------------------------------------------------------------------------------------------------
-// A 16-bit unit s000eeeemmm00000 >> 1 ... : sign at bit 15 and magnitude ending at bit 4, seen as the upper half of an
-// f32, is the value times 2^-120 (e4m3) or 2^-112 (fp9). Exact decodes multiply that by the inverse power.
+// A 16-bit unit with the sign at bit 15 and the magnitude ending at bit 4, seen as the upper half of an f32, is the
+// value times 2^-120 (e4m3) or 2^-112 (fp9).
 
-template <Format F>
-inline float undo_factor() noexcept {
-  return F == Format::kE4m3 ? 0x1p120f : 0x1p112f;
-}
-
-template <bool Exact, Format F>
 inline Pair widen(__m256i units) noexcept {
-  const __m256 low = _mm256_castsi256_ps(_mm256_slli_epi32(units, 16));
-  const __m256 high = _mm256_castsi256_ps(_mm256_and_si256(units, _mm256_set1_epi32(static_cast<int>(0xFFFF0000))));
-  if constexpr (Exact) {
-    const __m256 factor = _mm256_set1_ps(undo_factor<F>());
-    return {_mm256_mul_ps(low, factor), _mm256_mul_ps(high, factor)};
-  }
-  return {low, high};
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(units, 16)),
+          _mm256_castsi256_ps(_mm256_and_si256(units, _mm256_set1_epi32(static_cast<int>(0xFFFF0000))))};
 }
 
-// The weights of k = 2 * V and 2 * V + 1 of a block.
-template <Format F, bool Exact, int V>
-inline void decode_two(const std::byte* block, Pair& even, Pair& odd) noexcept {
+// The weights of k = 2 * v and 2 * v + 1 of a block, times the decode's factor.
+template <Format F>
+inline void decode_two(const std::byte* block, int v, Pair& even, Pair& odd) noexcept {
+  const __m256i* in = reinterpret_cast<const __m256i*>(block);
   if constexpr (F == Format::kF32) {
-    const float* w = reinterpret_cast<const float*>(block) + V * 32;
+    const float* w = reinterpret_cast<const float*>(block) + v * 32;
     even = {_mm256_load_ps(w), _mm256_load_ps(w + 8)};
     odd = {_mm256_load_ps(w + 16), _mm256_load_ps(w + 24)};
   } else if constexpr (F == Format::kBf16) {
-    const __m256i* w = reinterpret_cast<const __m256i*>(block) + V * 2;
-    even = widen<false, F>(_mm256_load_si256(w));
-    odd = widen<false, F>(_mm256_load_si256(w + 1));
+    even = widen(_mm256_load_si256(in + 2 * v));
+    odd = widen(_mm256_load_si256(in + 2 * v + 1));
   } else if constexpr (F == Format::kE4m3) {
-    const __m256i codes = _mm256_load_si256(reinterpret_cast<const __m256i*>(block) + V);
+    // A signed byte times 16 is the code with its sign bit repeated, ending at bit 4.
+    const __m256i codes = _mm256_load_si256(in + v);
     const __m256i mask = _mm256_set1_epi16(static_cast<short>(0x87F0));
-    even = widen<Exact, F>(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 4), mask));
-    odd = widen<Exact, F>(_mm256_and_si256(_mm256_srai_epi16(codes, 4), mask));
+    even = widen(_mm256_and_si256(_mm256_maddubs_epi16(_mm256_set1_epi16(0x0010), codes), mask));
+    odd = widen(_mm256_and_si256(_mm256_maddubs_epi16(_mm256_set1_epi16(0x1000), codes), mask));
   } else {
-    const __m256i signs = _mm256_load_si256(reinterpret_cast<const __m256i*>(block));
-    const __m256i bodies = _mm256_load_si256(reinterpret_cast<const __m256i*>(block) + 1 + V);
-    const __m256i mask = _mm256_set1_epi16(0x0FF0);
-    const __m256i sign_bit = _mm256_set1_epi16(static_cast<short>(0x8000));
-    even = widen<Exact, F>(_mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(bodies, 4), mask),
-                                           _mm256_and_si256(_mm256_slli_epi16(signs, 2 * V), sign_bit)));
-    odd = widen<Exact, F>(_mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(bodies, 4), mask),
-                                          _mm256_and_si256(_mm256_slli_epi16(signs, 2 * V + 1), sign_bit)));
+    const __m256i signs = _mm256_load_si256(in);
+    const __m256i bodies = _mm256_load_si256(in + 1 + v);
+    const __m256i mask = _mm256_set1_epi16(static_cast<short>(0x8FF0));
+    const __m256i swap = _mm256_set_epi8(14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1,  //
+                                         14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1);
+    even = widen(_mm256_and_si256(_mm256_xor_si256(bodies, _mm256_slli_epi16(signs, 2 * v)), mask));
+    odd = widen(_mm256_and_si256(
+        _mm256_xor_si256(_mm256_shuffle_epi8(bodies, swap), _mm256_slli_epi16(signs, 2 * v + 1)), mask));
   }
+}
+
+template <Format F>
+constexpr float exact_factor() noexcept {
+  return F == Format::kE4m3 ? 0x1p120f : F == Format::kFp9 ? 0x1p112f : 1.0f;
 }
 
 template <Format F>
@@ -71,31 +74,7 @@ constexpr std::uint32_t bytes_of_block() noexcept {
   return static_cast<std::uint32_t>(block_bytes(F));
 }
 
-// ---- few tokens: decode in registers ----------------------------------------------------------------------------
-
-template <int P, int T>
-struct Sums {
-  __m256 low[P][T], high[P][T];
-};
-
-template <Format F, bool Exact, int P, int T, int V>
-inline void step(const std::byte* blocks, const float* const* x, std::uint32_t k, Sums<P, T>& acc) noexcept {
-#pragma GCC unroll 4
-  for (int p = 0; p < P; ++p) {
-    Pair even, odd;
-    decode_two<F, Exact, V>(blocks + p * bytes_of_block<F>(), even, odd);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const __m256 x0 = _mm256_broadcast_ss(x[t] + k + 2 * V);
-      const __m256 x1 = _mm256_broadcast_ss(x[t] + k + 2 * V + 1);
-      acc.low[p][t] = _mm256_fmadd_ps(even.low, x0, acc.low[p][t]);
-      acc.high[p][t] = _mm256_fmadd_ps(even.high, x0, acc.high[p][t]);
-      acc.low[p][t] = _mm256_fmadd_ps(odd.low, x1, acc.low[p][t]);
-      acc.high[p][t] = _mm256_fmadd_ps(odd.high, x1, acc.high[p][t]);
-    }
-  }
-}
-
+// Sums over one tile along k of some panels of a group and some tokens.
 struct TileJob {
   const std::byte* blocks;     // first block of the first panel
   std::uint64_t block_stride;  // from a block of k to the next
@@ -109,65 +88,67 @@ struct TileJob {
   std::uint32_t total0;
 };
 
-template <Format F, bool Exact, int P, int T>
+inline void add_to_total(float* total, __m256 low, __m256 high, float scale) noexcept {
+  const __m256 s = _mm256_set1_ps(scale);
+  _mm256_storeu_ps(total, _mm256_fmadd_ps(low, s, _mm256_loadu_ps(total)));
+  _mm256_storeu_ps(total + 8, _mm256_fmadd_ps(high, s, _mm256_loadu_ps(total + 8)));
+}
+
+// ---- few tokens: decode in registers ----------------------------------------------------------------------------
+
+template <Format F, int P, int T>
 void direct(const TileJob& job) noexcept {
-  Sums<P, T> acc;
-#pragma GCC unroll 4
-  for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) acc.low[p][t] = acc.high[p][t] = _mm256_setzero_ps();
+  __m256 low[P][T], high[P][T];
+  UNROLL for (int p = 0; p < P; ++p) {
+    UNROLL for (int t = 0; t < T; ++t) low[p][t] = high[p][t] = _mm256_setzero_ps();
+  }
   const float* x[T];
   for (int t = 0; t < T; ++t) x[t] = job.x[t] + job.k;
   const std::byte* blocks = job.blocks;
   for (std::uint32_t b = 0; b < job.num_blocks; ++b, blocks += job.block_stride) {
     constexpr std::uint32_t kBytes = P * bytes_of_block<F>();
-#pragma GCC unroll 32
-    for (std::uint32_t at = 0; at < kBytes; at += 64)
+    UNROLL for (std::uint32_t at = 0; at < kBytes; at += 64)
       _mm_prefetch(reinterpret_cast<const char*>(blocks) + kPrefetchAhead + at, _MM_HINT_T0);
     const std::uint32_t k = b * kBlockK;
-    step<F, Exact, P, T, 0>(blocks, x, k, acc);
-    step<F, Exact, P, T, 1>(blocks, x, k, acc);
-    step<F, Exact, P, T, 2>(blocks, x, k, acc);
-    step<F, Exact, P, T, 3>(blocks, x, k, acc);
-    step<F, Exact, P, T, 4>(blocks, x, k, acc);
-    step<F, Exact, P, T, 5>(blocks, x, k, acc);
-    step<F, Exact, P, T, 6>(blocks, x, k, acc);
-    step<F, Exact, P, T, 7>(blocks, x, k, acc);
-  }
-#pragma GCC unroll 4
-  for (int p = 0; p < P; ++p) {
-    const float scale = (job.scales ? job.scales[p * job.scale_stride] : 1.0f) * job.undo;
-    const __m256 s = _mm256_set1_ps(scale);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      float* total = job.totals[t] + job.total0 + p * kPanelRows;
-      _mm256_storeu_ps(total, _mm256_fmadd_ps(acc.low[p][t], s, _mm256_loadu_ps(total)));
-      _mm256_storeu_ps(total + 8, _mm256_fmadd_ps(acc.high[p][t], s, _mm256_loadu_ps(total + 8)));
+    UNROLL for (int v = 0; v < 8; ++v) {
+      UNROLL for (int p = 0; p < P; ++p) {
+        Pair even, odd;
+        decode_two<F>(blocks + p * bytes_of_block<F>(), v, even, odd);
+        UNROLL for (int t = 0; t < T; ++t) {
+          const __m256 x0 = _mm256_broadcast_ss(x[t] + k + 2 * v);
+          low[p][t] = _mm256_fmadd_ps(even.low, x0, low[p][t]);
+          high[p][t] = _mm256_fmadd_ps(even.high, x0, high[p][t]);
+          const __m256 x1 = _mm256_broadcast_ss(x[t] + k + 2 * v + 1);
+          low[p][t] = _mm256_fmadd_ps(odd.low, x1, low[p][t]);
+          high[p][t] = _mm256_fmadd_ps(odd.high, x1, high[p][t]);
+        }
+      }
     }
   }
+  UNROLL for (int p = 0; p < P; ++p) {
+    const float scale = (job.scales ? job.scales[p * job.scale_stride] : 1.0f) * job.undo;
+    UNROLL for (int t = 0; t < T; ++t)
+      add_to_total(job.totals[t] + job.total0 + p * kPanelRows, low[p][t], high[p][t], scale);
+  }
 }
 
-// Panels at once, so that there are 8 to 12 chains of fma.
-constexpr std::uint32_t panels_at_once(std::uint32_t num_tokens) noexcept {
-  return num_tokens == 1 ? 4 : num_tokens <= 3 ? 2 : 1;
-}
-constexpr std::uint32_t kMaxDirectTokens = 6;
+constexpr std::uint32_t kMaxDirectTokens = 4;
 
-template <Format F, bool Exact>
-void direct_any(TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
-  switch (num_tokens * 8 + num_panels) {
-    case 1 * 8 + 1: return direct<F, Exact, 1, 1>(job);
-    case 1 * 8 + 2: return direct<F, Exact, 2, 1>(job);
-    case 1 * 8 + 3: return direct<F, Exact, 3, 1>(job);
-    case 1 * 8 + 4: return direct<F, Exact, 4, 1>(job);
-    case 2 * 8 + 1: return direct<F, Exact, 1, 2>(job);
-    case 2 * 8 + 2: return direct<F, Exact, 2, 2>(job);
-    case 3 * 8 + 1: return direct<F, Exact, 1, 3>(job);
-    case 3 * 8 + 2: return direct<F, Exact, 2, 3>(job);
-    case 4 * 8 + 1: return direct<F, Exact, 1, 4>(job);
-    case 5 * 8 + 1: return direct<F, Exact, 1, 5>(job);
-    case 6 * 8 + 1: return direct<F, Exact, 1, 6>(job);
-    default: return;
+// Does as many of the job's panels at once as give 8 to 12 chains of fma; returns how many.
+template <Format F>
+std::uint32_t direct_any(const TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
+  switch (num_tokens) {
+    case 1:
+      if (num_panels >= 4) return direct<F, 4, 1>(job), 4;
+      if (num_panels >= 2) return direct<F, 2, 1>(job), 2;
+      return direct<F, 1, 1>(job), 1;
+    case 2:
+      if (num_panels >= 2) return direct<F, 2, 2>(job), 2;
+      return direct<F, 1, 2>(job), 1;
+    case 3:
+      if (num_panels >= 2) return direct<F, 2, 3>(job), 2;
+      return direct<F, 1, 3>(job), 1;
+    default: return direct<F, 1, 4>(job), 1;
   }
 }
 
@@ -175,19 +156,21 @@ void direct_any(TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens
 
 template <Format F>
 void decode_block_to(const std::byte* block, float* out) noexcept {
-  Pair pairs[16];
-  decode_two<F, true, 0>(block, pairs[0], pairs[1]);
-  decode_two<F, true, 1>(block, pairs[2], pairs[3]);
-  decode_two<F, true, 2>(block, pairs[4], pairs[5]);
-  decode_two<F, true, 3>(block, pairs[6], pairs[7]);
-  decode_two<F, true, 4>(block, pairs[8], pairs[9]);
-  decode_two<F, true, 5>(block, pairs[10], pairs[11]);
-  decode_two<F, true, 6>(block, pairs[12], pairs[13]);
-  decode_two<F, true, 7>(block, pairs[14], pairs[15]);
-#pragma GCC unroll 16
-  for (int k = 0; k < 16; ++k) {
-    _mm256_storeu_ps(out + k * 16, pairs[k].low);
-    _mm256_storeu_ps(out + k * 16 + 8, pairs[k].high);
+  const __m256 factor = _mm256_set1_ps(exact_factor<F>());
+  const auto store = [&](float* at, const Pair& pair) {
+    if constexpr (has_scales(F)) {
+      _mm256_storeu_ps(at, _mm256_mul_ps(pair.low, factor));
+      _mm256_storeu_ps(at + 8, _mm256_mul_ps(pair.high, factor));
+    } else {
+      _mm256_storeu_ps(at, pair.low);
+      _mm256_storeu_ps(at + 8, pair.high);
+    }
+  };
+  UNROLL for (int v = 0; v < 8; ++v) {
+    Pair even, odd;
+    decode_two<F>(block, v, even, odd);
+    store(out + v * 32, even);
+    store(out + v * 32 + 16, odd);
   }
 }
 
@@ -196,28 +179,20 @@ void micro(const float* w, std::uint32_t num_k, const float* const* xs, std::uin
            std::uint32_t total0, float scale) noexcept {
   __m256 low[T], high[T];
   const float* x[T];
-#pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) {
+  UNROLL for (int t = 0; t < T; ++t) {
     low[t] = high[t] = _mm256_setzero_ps();
     x[t] = xs[t] + k0;
   }
 #pragma GCC unroll 4
   for (std::uint32_t k = 0; k < num_k; ++k) {
     const __m256 w0 = _mm256_load_ps(w + k * 16), w1 = _mm256_load_ps(w + k * 16 + 8);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
+    UNROLL for (int t = 0; t < T; ++t) {
       const __m256 xk = _mm256_broadcast_ss(x[t] + k);
       low[t] = _mm256_fmadd_ps(w0, xk, low[t]);
       high[t] = _mm256_fmadd_ps(w1, xk, high[t]);
     }
   }
-  const __m256 s = _mm256_set1_ps(scale);
-#pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) {
-    float* total = totals[t] + total0;
-    _mm256_storeu_ps(total, _mm256_fmadd_ps(low[t], s, _mm256_loadu_ps(total)));
-    _mm256_storeu_ps(total + 8, _mm256_fmadd_ps(high[t], s, _mm256_loadu_ps(total + 8)));
-  }
+  UNROLL for (int t = 0; t < T; ++t) add_to_total(totals[t] + total0, low[t], high[t], scale);
 }
 
 template <Format F>
@@ -243,8 +218,7 @@ void tiled(const TileJob& job, std::uint32_t num_tokens, float* tile) noexcept {
 template <Format F>
 void accumulate_format(const AccumulateArgs& args) noexcept {
   const MatrixView& m = *args.matrix;
-  const bool few = args.num_tokens <= kMaxDirectTokens;
-  const std::uint32_t at_once = few ? panels_at_once(args.num_tokens) : 1;
+  const bool few = args.num_tokens <= kMaxDirectTokens && (args.shifted || !has_scales(F));
   const std::uint32_t panel_end = args.panel0 + args.num_panels;
   for (std::uint32_t panel = args.panel0; panel < panel_end;) {
     // The panels of one group are done tile by tile, so that a group narrower in flight still reads one stream.
@@ -254,24 +228,22 @@ void accumulate_format(const AccumulateArgs& args) noexcept {
     for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
       const std::uint32_t first = m.tile_begin(tile), last = m.tile_begin(tile + 1);
       for (std::uint32_t p = panel; p < end;) {
-        const std::uint32_t count = end - p < at_once ? end - p : at_once;
-        TileJob job{m.block(p, first),
-                    width * block_bytes(F),
-                    last - first,
-                    m.scales ? m.scales + std::uint64_t{p} * m.num_tiles + tile : nullptr,
-                    m.num_tiles,
-                    args.shifted ? shift_undo(F) : 1.0f,
-                    args.x,
-                    first * kBlockK,
-                    args.totals,
-                    (p - args.panel0) * kPanelRows};
-        if (!few)
+        const TileJob job{m.block(p, first),
+                          width * block_bytes(F),
+                          last - first,
+                          m.scales ? m.scales + std::uint64_t{p} * m.num_tiles + tile : nullptr,
+                          m.num_tiles,
+                          shift_undo(F),
+                          args.x,
+                          first * kBlockK,
+                          args.totals,
+                          (p - args.panel0) * kPanelRows};
+        if (few) {
+          p += direct_any<F>(job, end - p, args.num_tokens);
+        } else {
           tiled<F>(job, args.num_tokens, args.scratch);
-        else if (args.shifted || !has_scales(F))
-          direct_any<F, false>(job, count, args.num_tokens);
-        else
-          direct_any<F, true>(job, count, args.num_tokens);
-        p += count;
+          ++p;
+        }
       }
     }
     panel = end;
@@ -306,8 +278,7 @@ inline __m256 exp_clamped(__m256 t) noexcept {
   __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-kLn2Hi), t);
   r = _mm256_fmadd_ps(n, _mm256_set1_ps(-kLn2Lo), r);
   __m256 p = _mm256_set1_ps(kP[0]);
-#pragma GCC unroll 8
-  for (int i = 1; i < 6; ++i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kP[i]));
+  UNROLL for (int i = 1; i < 6; ++i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kP[i]));
   const __m256 one = _mm256_set1_ps(1.0f);
   p = _mm256_fmadd_ps(p, r, one);
   p = _mm256_fmadd_ps(p, r, one);

@@ -41,9 +41,12 @@ void decode_block(Format format, const std::byte* block, float* out) noexcept {
           value = tables.e4m3[bytes[at]];
           break;
         default: {
-          std::uint16_t signs;
+          std::uint16_t signs, bodies;
           std::memcpy(&signs, bytes + unit * 2, 2);
-          value = tables.fp9[((signs >> (15 - k)) & 1u) << 8 | bytes[32 + at]];
+          std::memcpy(&bodies, bytes + 32 + (k / 2) * 32 + unit * 2, 2);
+          if (k % 2 == 1) bodies = static_cast<std::uint16_t>(bodies << 8 | bodies >> 8);
+          const std::uint32_t bits = bodies ^ (static_cast<std::uint32_t>(signs) << k);
+          value = tables.fp9[((bits >> 15) & 1) << 8 | ((bits >> 4) & 0xFF)];
         }
       }
     }
