@@ -60,6 +60,6 @@ def bench(
                 (row.name, f"{row.value:.4g}", row.unit, "" if row.ratio is None else f"{row.ratio:.3f}", row.against)
                 for row in shown
             ],
-            right="value ratio",
+            numeric=("value", "ratio"),
         )
     )

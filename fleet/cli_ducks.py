@@ -45,7 +45,7 @@ def probe(context: typer.Context, ducks: Ducks = None, json: Json = False) -> No
             console.table(
                 ("duck", "verdict", "cpu", "threads", "RAM", "read", "kernels", "remarks"),
                 [_probe_row(result) for result in results],
-                right="threads RAM read",
+                numeric=("threads", "RAM", "read"),
             )
         )
     if any(result.verdict != "healthy" for result in results):
@@ -135,7 +135,7 @@ def status(context: typer.Context, ducks: Ducks = None, json: Json = False) -> N
         console.print_json(values)
     else:
         columns = ("duck", "address", "rack", "state", "since", "probed", "holds", "remarks")
-        console.out.print(console.table(columns, rows, right="since probed"))
+        console.out.print(console.table(columns, rows, numeric=("since", "probed")))
     if not_well:
         raise typer.Exit(EXIT_SOME_DUCKS)
 

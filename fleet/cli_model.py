@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -62,7 +63,7 @@ def list_models(context: typer.Context, json: Json = False) -> None:
         console.print_json({"here": here, "catalogue": known})
         return
     rows = [(model.name, console.size(model.num_bytes), model.source, str(model.path)) for model in here]
-    console.out.print(console.table(("model", "size", "source", "path"), rows, title="here", right="size"))
+    console.out.print(console.table(("model", "size", "source", "path"), rows, title="here", numeric=("size",)))
     rows = [(model.name, model.family, model.source) for model in known if not model.pulled]
     console.out.print(console.table(("model", "family", "source"), rows, title="catalogue"))
 
@@ -194,7 +195,7 @@ def place(
             for result in outcome.results
         ]
         columns = ("rank", "duck", "chunks", "holds", "moved", "error")
-        console.out.print(console.table(columns, rows, right="rank chunks holds moved"))
+        console.out.print(console.table(columns, rows, numeric=("rank", "chunks", "holds", "moved")))
         moved_bytes = sum(result.moved_bytes for result in outcome.results)
         console.out.print(
             f"{outcome.plan.model} in {outcome.plan.format} on {outcome.plan.tp} ducks, generation "
@@ -212,29 +213,55 @@ def evaluate(
     formats: Annotated[
         str, typer.Option("--formats", help="Which formats to compare, separated by commas.")
     ] = ",".join(FORMATS),
-    max_tokens: Annotated[int | None, typer.Option(min=2, help="At most so many tokens of each text.")] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Measure on this text instead of those that ship with us. Again for more."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for the ducks' share of the work.")] = 1,
     json: Json = False,
 ) -> None:
     """Perplexity of each number format, and its KL divergence from the unrounded model, on the texts that ship with us.
 
-    Runs on this host alone; the ducks would compute the same bits.
+    Runs on this host alone, with the kernels of the ducks: they would compute the same bits.
     """
     from duckfleet.fleet import compose
+    from duckfleet.inventory.errors import OperatorError
 
     fleet = fleet_of(context)
-    chosen = [known_format(text.strip()) for text in formats.split(",")]
+    chosen = [known for name in formats.split(",") if (known := known_format(name.strip()))]
+    try:
+        texts = {file.name: file.read_text(encoding="utf-8") for file in text or []}
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"a text cannot be read: {error}") from error
     with bars() as shown:
         rows = compose.evaluate(
-            fleet.models_dir, fleet.chunks_dir, model, [f for f in chosen if f], max_tokens=max_tokens, progress=shown
+            fleet.models_dir,
+            fleet.chunks_dir,
+            model,
+            chosen,
+            texts=texts or None,
+            num_threads=threads,
+            progress=shown,
         )
     if json:
         console.print_json(rows)
         return
     console.out.print(
         console.table(
-            ("text", "format", "tokens", "perplexity", "KL"),
-            [(row.text, row.format, str(row.num_tokens), f"{row.perplexity:.4f}", f"{row.kl:.2e}") for row in rows],
-            right="tokens perplexity KL",
+            ("text", "format", "tokens", "perplexity", "KL mean", "KL max", "same top token"),
+            [
+                (
+                    row.text,
+                    row.format,
+                    str(row.num_tokens),
+                    f"{row.perplexity:.4f}",
+                    f"{row.kl_mean:.2e}",
+                    f"{row.kl_max:.2e}",
+                    f"{row.top1_agreement:.2%}",
+                )
+                for row in rows
+            ],
+            numeric=("tokens", "perplexity", "KL mean", "KL max", "same top token"),
         )
     )
 
@@ -262,5 +289,6 @@ class bars:
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
+            unit = "tokens" if "tokens" in what else "bytes"
+            self._tasks[what] = self._bars.add_task(what, total=total, unit=unit)
         self._bars.update(self._tasks[what], completed=done, total=total)

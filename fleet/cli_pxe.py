@@ -367,7 +367,7 @@ def list_images(context: typer.Context, json: Json = False) -> None:
         )
         for image in images
     ]
-    console.out.print(console.table(("image", "", "kernel", "size", "duckd", "layers"), rows, right="size"))
+    console.out.print(console.table(("image", "", "kernel", "size", "duckd", "layers"), rows, numeric=("size",)))
 
 
 @image_app.command("use")

@@ -77,7 +77,7 @@ def roster(
             for entry in entries
         ]
         columns = ("rank", "duck", "control", "domain", "RAM", "read", "threads", "evidence")
-        console.out.print(console.table(columns, rows, right="rank RAM read threads evidence"))
+        console.out.print(console.table(columns, rows, numeric=("rank", "RAM", "read", "threads", "evidence")))
         signature = "unsigned (--no-auth)" if made.signature == "unsigned" else f"signed {made.signature[:16]}…"
         age = console.age(now_s - made.made_at_s)
         console.out.print(f"{standing.model}, generation {made.generation}, made {age} ago, {signature}")

@@ -76,7 +76,7 @@ def discover(
 ) -> None:
     """Listen for DHCP requests and ARP on every domain, and propose unknown boxes as ducks (root).
 
-    Switch the boxes on while it listens. Without --add it only prints what it would append.
+    Switch the boxes on while it listens; ctrl-C ends it early. Without --add it only prints what it would append.
     """
     from duckfleet.fleet import discovery
     from duckfleet.inventory.sitefile import parse_site
@@ -90,10 +90,17 @@ def discover(
         seen: set[str] = set()
 
         def heard(sighting: discovery.Sighting) -> None:
-            seen.add(sighting.mac)
+            if sighting.mac not in seen:
+                seen.add(sighting.mac)
+                known = site.find(sighting.mac)
+                what = f"duck {known.name}" if known else "unknown"
+                progress.console.print(f"heard {sighting.mac} in {sighting.domain} by {sighting.source}: {what}")
             progress.update(task, completed=len(seen))
 
-        sightings = discovery.listen(site, seconds, heard)
+        def ready() -> None:
+            progress.console.print(f"listening for {seconds:g} s, or until ctrl-C", style="dim")
+
+        sightings = discovery.listen(site, seconds, heard, ready)
     proposals = discovery.propose(site, sightings)
     text = "\n".join(
         duck_block(duck, f"seen in domain {seen.domain} by {seen.source} at {console.moment(seen.at_s)}")

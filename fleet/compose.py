@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,16 +211,49 @@ def chat(
     raise OperatorError("not there yet")
 
 
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What one number format does to one text. `unrounded` is the yardstick."""
+
+    text: str
+    format: str
+    num_tokens: int
+    perplexity: float
+    kl_mean: float  # nats a token, from the unrounded model
+    kl_max: float
+    top1_agreement: float
+
+
 def evaluate(
     models_dir: Path,
     chunks_dir: Path,
     model: str,
     formats: Sequence[str],
     *,
-    max_tokens: int | None = None,
+    texts: Mapping[str, str] | None = None,
+    num_threads: int = 1,
     progress: Progress = quiet,
-) -> list[Any]:
-    raise OperatorError("not there yet")
+) -> list[Quality]:
+    """Rows of the unrounded model and of every format, on the texts that ship with us unless others are given."""
+    from duckfleet.runtime.model import Checkpoint, ModelStore, load_tokenizer
+    from duckfleet.runtime.model.evaluate import evaluate as evaluate_formats
+
+    stored = ModelStore(models_dir).find(model)
+    checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
+    found = evaluate_formats(
+        checkpoint,
+        load_tokenizer(checkpoint),
+        stored.name,
+        chunks_dir,
+        formats,
+        on=texts,
+        threads=num_threads,
+        progress=progress,
+    )
+    return [
+        Quality(row.text, row.format, row.num_tokens, row.perplexity, row.kl_mean, row.kl_max, row.top1_agreement)
+        for row in found
+    ]
 
 
 # -- benchmarks --------------------------------------------------------------------------------------------

@@ -43,15 +43,17 @@ def print_json(value: Any) -> None:
     out.print(json.dumps(to_plain(value), indent=2, ensure_ascii=False, default=str), markup=False, soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, title: str = "", right: str = "") -> Table:
-    """A table; columns named in `right` (separated by blanks) hold numbers; columns without content are left out."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, title: str = "", numeric: Sequence[str] = ()
+) -> Table:
+    """A table; `numeric` columns are aligned to the right; columns without content are left out."""
     filled = [i for i in range(len(columns)) if not rows or any(len(row[i]) for row in rows)]
     columns, rows = [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
     made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=_BOX)
     for column in columns:
-        numeric = column in right.split()
-        whole = numeric or column in _UNBROKEN
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
+        is_number = column in numeric
+        whole = is_number or column in _UNBROKEN
+        made.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=whole)
     for row in rows:
         made.add_row(*row)
     return made
@@ -127,4 +129,4 @@ def _box() -> Any:
 
 
 _BOX = _box()
-_UNBROKEN = ("duck", "address", "control", "mac", "domain", "state", "model", "name", "verdict")
+_UNBROKEN = ("duck", "address", "control", "mac", "domain", "state", "model", "name", "verdict", "text", "format")

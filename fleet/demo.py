@@ -234,7 +234,7 @@ def show(report: Report) -> None:
                 )
             ],
             title=f"one answer, and one of its {report.num_forwards} FFN forwards by part",
-            right=f"ttft tokens speed {' '.join(PARTS)}",
+            numeric=("ttft", "tokens", "speed", *PARTS),
         )
     )
     console.out.print(
@@ -244,7 +244,7 @@ def show(report: Report) -> None:
                 (share.duck, console.size(share.weight_bytes), f"{share.compute_p50_us:.0f} us")
                 for share in report.shares
             ],
-            right="compute",
+            numeric=("weights read", "compute p50"),
         )
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from duckfleet.inventory.site import Domain, Duck, Site
 if TYPE_CHECKING:
     from scapy.packet import Packet
 
+OPEN_TIMEOUT_S = 5.0
 BPF = "arp or (udp and (port 67 or port 68))"
 
 
@@ -113,8 +116,19 @@ def propose(site: Site, sightings: Sequence[Sighting]) -> list[tuple[Duck, Sight
     return proposals
 
 
-def listen(site: Site, seconds: float, heard: Callable[[Sighting], None] = lambda _sighting: None) -> list[Sighting]:
-    """Listen on every domain's interface at once. Raises `OperatorError` when that is not allowed or not possible."""
+def listen(
+    site: Site,
+    seconds: float,
+    heard: Callable[[Sighting], None] = lambda _sighting: None,
+    ready: Callable[[], None] = lambda: None,
+) -> list[Sighting]:
+    """Listen on every domain's interface at once, for so long or until ctrl-C.
+
+    Raises `OperatorError` when that is not allowed or not possible.
+    """
+    import scapy.layers.dhcp
+    import scapy.layers.inet
+    import scapy.layers.l2  # noqa: F401  # a layer is known to scapy once it is imported
     from scapy.sendrecv import AsyncSniffer
 
     from duckfleet.inventory.errors import OperatorError
@@ -128,6 +142,7 @@ def listen(site: Site, seconds: float, heard: Callable[[Sighting], None] = lambd
             heard(seen)
 
     sniffers = []
+    opened = threading.Semaphore(0)
     try:
         for domain in site.domains:
             sniffer = AsyncSniffer(
@@ -135,10 +150,15 @@ def listen(site: Site, seconds: float, heard: Callable[[Sighting], None] = lambd
                 filter=BPF,
                 store=False,
                 prn=lambda packet, domain=domain: take(packet, domain),
+                started_callback=opened.release,
             )
             sniffer.start()
             sniffers.append((domain, sniffer))
-        time.sleep(seconds)
+        for _ in sniffers:
+            opened.acquire(timeout=OPEN_TIMEOUT_S)
+        ready()
+        with contextlib.suppress(KeyboardInterrupt):  # ctrl-C: enough was heard
+            time.sleep(seconds)
     finally:
         for _domain, sniffer in sniffers:
             if sniffer.running:
