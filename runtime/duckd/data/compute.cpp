@@ -171,6 +171,7 @@ void Compute::compute(const Job& job, FinishedJob& finished) {
   }
   counters_.compute.record(nanoseconds_since(started));
   counters_.computed.add();
+  slot.computed.store(true, std::memory_order_release);
   send_first(job, finished);
   counters_.turnaround.record(nanoseconds_since(slot.whole_at));
 }

@@ -50,6 +50,11 @@ bool is_foreign(DropReason reason) {
   }
 }
 
+// A whole request that can be answered: from kDone, or once the compute thread has begun to.
+bool has_results(const Slot& slot) {
+  return slot.state == SlotState::kDone || slot.computed.load(std::memory_order_acquire);
+}
+
 bool same_message(const wire::DataHeader& a, const wire::DataHeader& b) {
   return a.step == b.step && a.layer == b.layer && a.slice == b.slice && a.part == b.part;
 }
@@ -129,7 +134,7 @@ bool DataPlane::may_spin(Clock::time_point now) const {
 
 nanoseconds DataPlane::until_next_event(Clock::time_point now) const {
   auto at = now + kLongest;
-  if (!outbox_.empty()) at = std::min(at, next_send_);
+  if (!outbox_.empty() && outbox_.front().slot->state == SlotState::kDone) at = std::min(at, next_send_);
   if (session_) {
     for (const Lane& lane : session_->lanes) {
       for (const Slot& slot : lane.slots) {
@@ -227,7 +232,7 @@ DropReason DataPlane::on_request(const wire::Datagram& datagram) {
     if (slot.state == SlotState::kFree || !same_message(slot.assembly.header(), header)) continue;
     if (slot.state == SlotState::kAssembling) return add_fragment(slot, datagram);
     // Whole already. The fragment that begins a repetition is answered for all of it.
-    if (header.offset == 0 && slot.state == SlotState::kQueued) {
+    if (header.offset == 0 && !has_results(slot)) {
       counters_.busy_sent.add();
       sender_.send_single(*session_, DataKind::kBusy, slot.assembly.header(), {});
     } else if (header.offset == 0) {
@@ -246,6 +251,7 @@ DropReason DataPlane::begin_request(Lane& lane, const wire::Datagram& datagram) 
   slot->state = SlotState::kAssembling;
   slot->epoch = next_epoch_++;
   slot->cancelled.store(false, std::memory_order_relaxed);
+  slot->computed.store(false, std::memory_order_relaxed);
   slot->num_vectors = 0;
   slot->num_nacks = 0;
   slot->nack_after = kFirstNackAfter;
@@ -299,7 +305,7 @@ DropReason DataPlane::on_nack_reply(const wire::Datagram& datagram) {
     if (!wanted) continue;
     if (slot.state == SlotState::kAssembling) {
       send_missing(slot);
-    } else if (slot.state == SlotState::kQueued) {
+    } else if (!has_results(slot)) {
       counters_.busy_sent.add();
       sender_.send_single(*session_, DataKind::kBusy, request, {});
     } else {
@@ -366,11 +372,12 @@ void DataPlane::take_finished() {
 bool DataPlane::send_burst(Clock::time_point now) {
   while (!outbox_.empty()) {
     Outgoing& out = outbox_.front();
-    if (out.slot->epoch != out.epoch || out.slot->state != SlotState::kDone) {
+    const SlotState state = out.slot->state;
+    if (out.slot->epoch != out.epoch || (state != SlotState::kDone && state != SlotState::kQueued)) {
       outbox_.pop_front();
       continue;
     }
-    if (now < next_send_) return false;
+    if (state == SlotState::kQueued || now < next_send_) return false;  // the first sending comes before a repetition
     const std::uint32_t begin = out.begin;
     out.begin = sender_.send_vector(*out.session, *out.slot, out.vector, begin, out.end, kBurstFragments);
     if (const std::uint64_t pace = out.session->config().pace_bytes_per_s; pace != 0) {

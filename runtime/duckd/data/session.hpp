@@ -40,6 +40,7 @@ struct Slot {
   std::uint64_t epoch = 0;  // which message is here; what was planned for an earlier one is void
   Assembly assembly;
   std::atomic<bool> cancelled{false};  // the host has moved on: do not begin to compute it
+  std::atomic<bool> computed{false};   // still kQueued, but the results are there and their first sending has begun
   Clock::time_point whole_at;
 
   std::array<ResultVector, 8> vectors;
