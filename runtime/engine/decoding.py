@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from duckfleet.runtime.fabric.interface import ForwardTiming
 
@@ -24,7 +24,10 @@ class Cache(Protocol):
         ...
 
 
-class Decoder(Protocol):
+CacheT = TypeVar("CacheT", bound=Cache)
+
+
+class Decoder(Protocol[CacheT]):
     """One sequence a call; used from one thread."""
 
     @property
@@ -38,8 +41,8 @@ class Decoder(Protocol):
         """Of the latest forward, summed over its layers."""
         ...
 
-    def new_cache(self, max_len: int) -> Cache: ...
+    def new_cache(self, max_len: int) -> CacheT: ...
 
-    def forward(self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False) -> torch.Tensor:
+    def forward(self, tokens: Sequence[int], cache: CacheT, *, all_logits: bool = False) -> torch.Tensor:
         """Append `tokens` to the cache; logits [len(tokens) or 1, vocab] f32. Raises `DuckLost`."""
         ...

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Any
 
 from duckfleet.inventory.errors import DuckfleetError, InternalError
-from duckfleet.runtime.engine.decoding import Cache, Decoder
+from duckfleet.runtime.engine.decoding import Cache, CacheT, Decoder
 from duckfleet.runtime.engine.errors import ContextOverflow, EngineClosed, InvalidRequest
 from duckfleet.runtime.engine.generation import Generation
 from duckfleet.runtime.engine.progress import Feed, ModelLimits, Progress
@@ -63,7 +64,7 @@ class Engine:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoder[CacheT],
         tokenizer: Tokenizer,
         *,
         ctx: int,
@@ -72,14 +73,17 @@ class Engine:
         prefill_chunk_len: int = 128,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`ctx`: tokens of prompt and completion together; each active request has a cache of that size."""
+        """`ctx`: tokens of prompt and completion together; each active request has a cache of that size.
+
+        Raises `UnknownTokenizer`, and what the decoder raises for a context that it cannot have.
+        """
         if ctx < 1 or prefill_chunk_len < 1:
             raise ValueError(f"ctx={ctx} and prefill_chunk_len={prefill_chunk_len} must be at least 1")
         self.tokenizer = tokenizer
         self.token_bytes = TokenBytes.of(tokenizer)
         eos = {*decoder.eos_token_ids, *(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))}
         self.limits = ModelLimits(ctx, decoder.vocab_size, frozenset(eos))
-        self._decoder = decoder
+        self._decoder: Decoder[Any] = decoder
         self._prefill_chunk_len = prefill_chunk_len
         self._clock = clock
         self._changed = threading.Condition()  # guards the scheduler, the totals and the two flags
@@ -87,7 +91,8 @@ class Engine:
         self._stats = EngineStats()
         self._closing = False
         self._dead = False
-        self._free_caches: list[Cache] = []
+        # The first cache now rather than with the first request: a context that cannot be is told at once.
+        self._free_caches: list[Cache] = [decoder.new_cache(ctx)]
         self._worker = threading.Thread(target=self._run, name="engine", daemon=True)
         self._worker.start()
 

@@ -105,8 +105,8 @@ def _plain(message: Message, index: int) -> dict[str, Any]:
     match message.content:
         case None:
             param = f"messages[{index}].content"
-            message = f"Invalid type for '{param}': expected a string or a list of text parts, but got null."
-            raise invalid(param, message, "invalid_type")
+            wanted = "expected a string or a list of text parts, but got null"
+            raise invalid(param, f"Invalid type for '{param}': {wanted}.", "invalid_type")
         case str(text):
             content = text
         case parts:
