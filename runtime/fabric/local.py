@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duckfleet.fp9_kernels import Shard
 from duckfleet.inventory.errors import InternalError
 from duckfleet.inventory.plan import Chunk, ShardPlan
 from duckfleet.runtime.errors import FabricClosed
@@ -33,8 +34,6 @@ class LocalFabric:
     def __init__(
         self, plan: ShardPlan, chunk_bytes: Callable[[Chunk], bytes], threads: int = 1, impl: str | None = None
     ) -> None:
-        from duckfleet.fp9_kernels import Shard
-
         self._plan = plan
         self._shard: Shard | None = Shard(impl=impl, threads=threads)
         parts: dict[tuple[int, int], set[int]] = {}

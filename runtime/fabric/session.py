@@ -69,29 +69,31 @@ class FleetControl:
     def __init__(self, ducks: Sequence[RosterEntry], keys: FleetKeys | None, timeout_s: float) -> None:
         self._ducks = list(ducks)
         self._pool = ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, max(1, len(self._ducks))))
-        self._clients: list[ControlClient] = []
+        self._clients: dict[int, ControlClient] = {}  # by place in `ducks`
+
+        def connect(i: int) -> None:
+            duck = self._ducks[i]
+            self._clients[i] = ControlClient(duck.address, duck.control_port, keys, timeout_s, name=duck.duck)
+
         try:
-            self._clients = self._gather(
-                [lambda d=d: ControlClient(d.address, d.control_port, keys, timeout_s, name=d.duck) for d in ducks]
-            )
+            self._gather(connect)
         except BaseException:
-            self._pool.shutdown()
+            self.close()
             raise
 
     def close(self) -> None:
         """Idempotent."""
-        for client in self._clients:
-            client.close()
-        self._clients = []
         self._pool.shutdown()
+        for client in self._clients.values():
+            client.close()
+        self._clients = {}
 
     def each(self, work: Callable[[RosterEntry, ControlClient], T]) -> list[T]:
         """`work` on every duck in parallel; results by the ducks' order."""
-        pairs = zip(self._ducks, self._clients, strict=True)
-        return self._gather([lambda d=d, c=c: work(d, c) for d, c in pairs])
+        return self._gather(lambda i: work(self._ducks[i], self._clients[i]))
 
-    def _gather(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        futures = [self._pool.submit(job) for job in jobs]
+    def _gather(self, job: Callable[[int], T]) -> list[T]:
+        futures = [self._pool.submit(job, i) for i in range(len(self._ducks))]
         failures: list[DuckfleetError] = []
         results: list[T] = []
         for future in futures:

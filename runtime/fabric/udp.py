@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from duckfleet.inventory.errors import InternalError, OperatorError
 from duckfleet.inventory.plan import ShardPlan
-from duckfleet.inventory.roster import Roster, RosterEntry
+from duckfleet.inventory.roster import Roster
 from duckfleet.runtime.errors import DuckLost, FabricClosed
 from duckfleet.runtime.wire import MAX_TOKENS, FleetKeys, TagAlgorithm, WireDtype
 
 from . import _fabric
 from .interface import F32, U32, ForwardTiming, Ticket
 from .layout import DomainLayout, lay_out
+from .report import MissingVector, duck_lost, traffic
 from .session import FleetControl, SessionSecrets, agree, choose_tag_algorithm, configure, require_chunks
 
 DEFAULT_MAX_REQUEST_BYTES = 1 << 20
 _CLOSED, _LOST = 2, 1  # native Outcome
-
-# What was last heard from a duck about a vector, by the native core's `Heard`.
-_HEARD = ("nothing heard", "it asked for parts of the request again", "it said it was computing", "part of a reply")
 
 
 class UdpFabric:
@@ -146,68 +143,33 @@ class UdpFabric:
         raise FabricClosed("the fabric was closed")
 
     def _lost(self, layer: int, waited_us: int, missing: Sequence[tuple[int, int, int, int, int, int]]) -> DuckLost:
-        send_errnos = [d["last_send_errno"] for d in self._native.stats()]
-        told: dict[str, str] = {}
-        for rank, _slice, _part, heard, received_bytes, message_bytes in missing:
-            duck = self._by_rank[rank]
-            last = _HEARD[heard]
-            if received_bytes:
-                last = f"{received_bytes} of {message_bytes} bytes of its reply came"
-            errno = send_errnos[self._domain_of[rank]]
-            if errno:
-                last += f", sending failed: {os.strerror(errno)}"
-            told[duck.duck] = f"{duck.duck} ({duck.address}, rank {rank}): {last}"
-        return DuckLost(
-            f"layer {layer} has no answer after {waited_us / 1e6:.3f} s from {len(told)} of {self._plan.tp} ducks: "
-            + "; ".join(told.values()),
-            ducks=tuple(told),
+        send_errnos = [domain["last_send_errno"] for domain in self._native.stats()]
+        return duck_lost(
+            layer,
+            waited_us,
+            [MissingVector(*vector) for vector in missing],
+            self._by_rank,
+            {rank: send_errnos[domain] for rank, domain in self._domain_of.items()},
         )
 
     def stats(self) -> dict[str, object]:
         """See `interface.Fabric`: means of `ForwardTiming`, latencies and retransmissions by duck, drops by kind."""
-        domains, ducks, drops = [], [], dict[str, int]()
-        for layout, native in zip(self._layouts, self._native.stats(), strict=True):
-            for kind, count in native["drops"].items():
-                drops[kind] = drops.get(kind, 0) + count
-            for duck, counters in zip(layout.ducks, native.pop("ducks"), strict=True):
-                ducks.append(_describe(duck, counters))
-            domains.append({"domain": layout.domain.name, **native})
-        ducks.sort(key=lambda d: d["rank"])
-        slowest = max(ducks, key=lambda d: (d["times_last"], d["latency_mean_us"]), default=None)
-        means = [us / max(1, self._forwards) for us in self._timing_us]
         return {
             "transport": self._transport,
             "tag_algorithm": self._tag_algorithm.name.lower(),
             "session": self._session,
             "generation": self._plan.generation,
             "forwards": self._forwards,
-            "mean_us": dict(zip(("prepare", "send", "wait", "fetch"), means, strict=True)),
-            "retransmissions": sum(d["probes"] + d["resends"] for d in ducks),
-            "drops": drops,
-            "slowest_duck": slowest["duck"] if slowest and self._forwards else None,
-            "ducks": ducks,
-            "domains": domains,
+            "mean_us": {
+                name: us / max(1, self._forwards)
+                for name, us in zip(("prepare", "send", "wait", "fetch"), self._timing_us, strict=True)
+            },
+            **traffic(self._layouts, self._native.stats()),
         }
 
     def close(self) -> None:
         """Idempotent; whoever waits gets `FabricClosed`."""
         self._native.close()
-
-
-def _describe(duck: RosterEntry, counters: dict[str, int]) -> dict[str, object]:
-    return {
-        "duck": duck.duck,
-        "address": duck.address,
-        "rank": duck.rank,
-        "replies": counters["replies"],
-        "latency_mean_us": counters["latency_sum_us"] / max(1, counters["replies"]),
-        "latency_last_us": counters["latency_last_us"],
-        "latency_max_us": counters["latency_max_us"],
-        "times_last": counters["times_last"],
-        "probes": counters["probes"],
-        "resends": counters["resends"],
-        "resent_bytes": counters["resent_bytes"],
-    }
 
 
 def _open(

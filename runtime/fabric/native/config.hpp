@@ -28,7 +28,8 @@ struct DuckConfig {
   KeyBytes key{};
 };
 
-// A vector that the host waits for: which duck (index in its domain) computes which slice, or one part of it.
+// A vector that the host waits for: which duck (index in its domain) computes which slice. A duck computes its own
+// slice whole (as assigned, asked for by broadcast), and parts of others' when a request to it alone says so.
 struct VectorSpec {
   std::uint16_t duck = 0;
   std::uint16_t slice = 0;

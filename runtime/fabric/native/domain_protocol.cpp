@@ -67,7 +67,11 @@ DomainProtocol::DomainProtocol(const SessionConfig& session, const DomainConfig&
   }
   for (const VectorSpec& spec : specs_) {
     if (spec.duck >= ducks_.size()) throw std::invalid_argument("a vector's duck is not of its domain");
-    if (spec.part != wire::kWholeSlice && spec.part >= 8) throw std::invalid_argument("a part beyond the eighth");
+    if (spec.part == wire::kWholeSlice) {
+      if (spec.slice != ducks_[spec.duck].rank) throw std::invalid_argument("another rank's slice is asked for by parts");
+    } else if (spec.part >= 8) {
+      throw std::invalid_argument("a part beyond the eighth");
+    }
   }
   for (const auto& layer : vectors_of_layer_) {
     for (const std::uint16_t v : layer) {
@@ -107,14 +111,12 @@ void DomainProtocol::begin(unsigned lane_index, const Request& request, std::uin
     state.probe_at_us = now_us + first_probe_us(duck, request.num_tokens);
     lane.slots[v]->arm(num_floats);
     ++lane.num_missing;
-    if (spec.slice == duck.rank && spec.part == wire::kWholeSlice) {
+    if (spec.part == wire::kWholeSlice) {
       any_as_assigned = true;
       continue;
     }
-    const auto bit = static_cast<std::uint8_t>(spec.part == wire::kWholeSlice ? 0xFF : 1U << spec.part);
-    auto same = std::find_if(lane.extras.begin(), lane.extras.end(),
-                             [&](const Extra& e) { return e.duck == spec.duck && e.slice == spec.slice; });
-    if (same != lane.extras.end()) {
+    const auto bit = static_cast<std::uint8_t>(1U << spec.part);
+    if (Extra* same = find_extra(lane, spec.duck, spec.slice); same != nullptr) {
       same->part_mask |= bit;
     } else {
       lane.extras.push_back({spec.duck, spec.slice, bit, 0});
@@ -337,6 +339,12 @@ DropReason DomainProtocol::accept(const InDatagram& datagram, Accepted& in) {
   return DropReason::kNone;
 }
 
+DomainProtocol::Extra* DomainProtocol::find_extra(Lane& lane, std::size_t duck, std::uint16_t slice) {
+  const auto found = std::find_if(lane.extras.begin(), lane.extras.end(),
+                                  [&](const Extra& e) { return e.duck == duck && e.slice == slice; });
+  return found != lane.extras.end() ? &*found : nullptr;
+}
+
 std::size_t DomainProtocol::find_vector(const Accepted& in) const {
   for (std::size_t v = 0; v < specs_.size(); ++v) {
     const VectorSpec& spec = specs_[v];
@@ -407,11 +415,14 @@ void DomainProtocol::on_nack(const Accepted& in, std::uint64_t now_us) {
     count_drop(DropReason::kBadLength);
     return;
   }
+  // A duck names the request itself, or (when it has nothing of it) the vector that it was asked for.
+  const bool own = in.header.slice == wire::kAsAssigned || in.header.part == wire::kWholeSlice;
+  const Extra* const extra = own ? nullptr : find_extra(lane, in.duck, in.header.slice);
   r.num_ranges = count;
   r.next_range = 0;
   r.next_offset = r.ranges[0].offset;
-  r.slice = in.header.slice;
-  r.part_mask = in.header.part;
+  r.slice = extra != nullptr ? extra->slice : wire::kAsAssigned;
+  r.part_mask = extra != nullptr ? extra->part_mask : 0xFF;
   if (!was_due) ++num_due_;
   ++duck_counters_[in.duck].resends;
   for (std::size_t v = 0; v < specs_.size(); ++v) {

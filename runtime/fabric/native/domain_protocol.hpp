@@ -168,6 +168,7 @@ class DomainProtocol {
   static constexpr std::size_t kNoVector = SIZE_MAX;
 
   wire::DropReason accept(const InDatagram& datagram, Accepted& in);
+  static Extra* find_extra(Lane& lane, std::size_t duck, std::uint16_t slice);
   [[nodiscard]] std::size_t find_vector(const Accepted& in) const;
   int on_reply(const Accepted& in, std::uint64_t now_us);
   void on_busy(const Accepted& in, std::uint64_t now_us);

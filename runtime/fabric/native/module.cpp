@@ -105,7 +105,8 @@ class PyFabric {
     fabric_ = std::make_shared<Fabric>(session, domains, options);
   }
 
-  std::unique_ptr<Ticket> submit(std::uint16_t layer, Matrix x, nb::object experts, nb::object weights,
+  // The caller's to delete; nullptr: closed.
+  Ticket* submit(std::uint16_t layer, Matrix x, nb::object experts, nb::object weights,
                                  unsigned lane) {
     if (lane >= kNumLanes) throw std::invalid_argument("lane must be 0 or 1");
     if (x.shape(1) != hidden_) {
@@ -145,7 +146,7 @@ class PyFabric {
     ticket->x = std::move(x);
     ticket->experts = std::move(experts);
     ticket->weights = std::move(weights);
-    return ticket;
+    return ticket.release();
   }
 
   // -> (outcome, (prepare_us, send_us, wait_us, fetch_us), (waited_us, missing))
@@ -283,7 +284,8 @@ NB_MODULE(_fabric, m) {
              new (self) PyFabric(session, domains, FabricOptions{transport, spin_us, deadline_us});
            },
            nb::kw_only(), "session"_a, "domains"_a, "transport"_a, "spin_us"_a, "deadline_us"_a)
-      .def("submit", &PyFabric::submit, "layer"_a, "x"_a.noconvert(), "experts"_a.none(), "weights"_a.none(), "lane"_a)
+      .def("submit", &PyFabric::submit, "layer"_a, "x"_a.noconvert(), "experts"_a.none(), "weights"_a.none(), "lane"_a,
+           nb::rv_policy::take_ownership)
       .def("wait", &PyFabric::wait, "ticket"_a, "out"_a.noconvert())
       .def("stats", &PyFabric::stats)
       .def("ports", &PyFabric::ports)

@@ -112,10 +112,10 @@ class ToyDuck {
     if (h.slice == wire::kAsAssigned) {
       reply(h, m, rank_, wire::kWholeSlice, out);
     } else {
+      CHECK(h.slice != rank_ && h.part != 0xFF);
       for (std::uint8_t part = 0; part < 8; ++part) {
-        if (h.part != wire::kWholeSlice && (h.part >> part & 1) != 0) reply(h, m, h.slice, part, out);
+        if ((h.part >> part & 1) != 0) reply(h, m, h.slice, part, out);
       }
-      if (h.part == wire::kWholeSlice) reply(h, m, h.slice, wire::kWholeSlice, out);
     }
   }
 
@@ -123,9 +123,7 @@ class ToyDuck {
     if (silent) return;
     const auto kept = replies_.find(reply_id(h, h.slice, h.part));
     if (kept == replies_.end()) {
-      wire::DataHeader about = h;
-      about.slice = wire::kAsAssigned;
-      out.push_back(nack(about, {{0, wire::kRestOfMessage}}));
+      out.push_back(nack(h, {{0, wire::kRestOfMessage}}));  // about the vector: it knows no request
       return;
     }
     std::vector<wire::Range> ranges(payload.size() / sizeof(wire::Range));
