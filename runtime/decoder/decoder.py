@@ -123,8 +123,7 @@ class Decoder:
 
     def _run(self, tokens: Sequence[int], segments: Sequence[Segment], timing: TimingSum) -> torch.Tensor:
         """Hidden states [tokens, hidden] f32 after the last norm; the caches have grown."""
-        ids = torch.tensor(tokens, device=self._device)
-        x = F.embedding(ids, self._embedding).to(torch.float32)
+        x = self._embedding(tokens)
         shape, eps = (self.config.hidden,), self.config.rms_norm_eps
         for layer in self._layers:
             x += layer.attention(F.rms_norm(x, shape, layer.input_norm, eps), segments)

@@ -1,28 +1,76 @@
-"""Matrices that stay on the host: projections of the attention, the router, the head."""
+"""Matrices that stay on the host: projections of the attention and the head, in the format they are stored in."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from duckfleet.fp9_kernels import PackedMatrix
 
 
 class HostLinear(Protocol):
     """x [tokens, in] f32 -> [tokens, out] f32, whatever the matrix is stored as."""
 
-    out_features: int
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the matrix takes."""
+        ...
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
-class TorchLinear:
-    """A matrix [out, in] that torch multiplies with, with or without bias."""
+class PackedLinear:
+    """Matrices one under the other, on the CPU, through the ducks' own kernels.
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.out_features = weight.shape[0]
+    So a row's result does not depend on how many tokens are in the batch.
+    """
+
+    def __init__(self, matrices: Sequence[PackedMatrix], bias: torch.Tensor | None = None, threads: int = 1) -> None:
+        self._matrices = tuple(matrices)
+        self._bias = bias
+        self._threads = threads
+        self.out_features = sum(m.shape[0] for m in matrices)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(m.num_bytes for m in self._matrices)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        rows = x.contiguous().numpy()
+        if len(self._matrices) == 1:
+            out = torch.empty(x.shape[0], self.out_features)
+            self._matrices[0].gemv(rows, threads=self._threads, out=out.numpy())
+        else:
+            out = torch.cat([torch.from_numpy(m.gemv(rows, threads=self._threads)) for m in self._matrices], dim=1)
+        return out if self._bias is None else out.add_(self._bias)
+
+
+class TorchLinear:
+    """A matrix [out, in] on any device, in f32, bf16, or FP8 with a scale a block of 128x128; torch multiplies.
+
+    What is stored small stays small: it is widened at each call.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, scale_inv: torch.Tensor | None = None
+    ) -> None:
+        self._weight, self._bias, self._scale_inv = weight, bias, scale_inv
+        self.out_features = weight.shape[0]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self._weight, self._scale_inv) if t is not None)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self._weight.to(torch.float32)
+        if self._scale_inv is not None:
+            rows, cols = weight.shape
+            weight *= self._scale_inv.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+        return F.linear(x, weight, self._bias)

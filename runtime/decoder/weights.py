@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from .linear import HostLinear
+
+
+class Embedding(Protocol):
+    """Rows of the embedding table, converted as they are looked up."""
+
+    def __call__(self, tokens: Sequence[int]) -> torch.Tensor:
+        """[len(tokens), hidden] f32, on the decoder's device."""
+        ...
 
 
 class HostWeights(Protocol):
@@ -22,6 +31,4 @@ class HostWeights(Protocol):
         """The matrices `<name>.weight`, rows one under the other, and `<name>.bias` where asked for."""
         ...
 
-    def embedding(self, name: str) -> torch.Tensor:
-        """[vocab, hidden], on `device`, in the stored type; rows are converted as they are looked up."""
-        ...
+    def embedding(self, name: str) -> Embedding: ...

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from duckfleet.runtime.decoder.config import DecoderConfig
 from duckfleet.runtime.decoder.families import decoder_config
 from duckfleet.runtime.decoder.tensor_names import ffn_tensors, host_tensors
 
 from .errors import BadCheckpoint
-from .tensors import StoredTensor, TensorInfo
+from .tensors import F32, StoredTensor, TensorInfo
 
 _LISTED = 8  # names shown of each kind of complaint
+
+
+class RowReader(Protocol):
+    """Rows of one matrix, by index: [len(rows), cols] f32."""
+
+    def __call__(self, rows: Sequence[int]) -> F32: ...
 
 
 class Checkpoint(ABC):
@@ -58,6 +64,10 @@ class Checkpoint(ABC):
     @abstractmethod
     def read(self, name: str) -> StoredTensor:
         """The tensor in its stored type."""
+
+    @abstractmethod
+    def rows_of(self, name: str) -> RowReader:
+        """Reads rows of a matrix without holding it."""
 
     @abstractmethod
     def digest(self, name: str) -> str:

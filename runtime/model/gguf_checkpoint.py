@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, bytes_digest
+from .checkpoint import Checkpoint, RowReader, bytes_digest
 from .errors import BadCheckpoint
 from .gguf_file import BLOCK_NAMES, EXPERT_NAMES, MODEL_NAMES, GgufIndex, GgufRegion, open_index, undo_interleave
 from .tensors import StoredTensor, TensorInfo
@@ -76,6 +76,12 @@ class GgufCheckpoint(Checkpoint):
             if self._index.interleaved_qk and f".self_attn.{projection}." in name:
                 values = undo_interleave(values, self._index.config[heads])
         return StoredTensor(info, values)
+
+    def rows_of(self, name: str) -> RowReader:
+        located = self._locate(name)
+        if located is None or ".self_attn." in name:
+            raise BadCheckpoint(f"{self.path} has no rows of {name}")
+        return located[0].row_reader(located[1])
 
     def digest(self, name: str) -> str:
         located = self._locate(name)

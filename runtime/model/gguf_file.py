@@ -7,6 +7,7 @@ model (`derived/index.json`), valid while the file's size and time stay the same
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,12 +73,19 @@ class GgufRegion:
 
     def read_f32(self, index: int | None = None) -> F32:
         """The values; of a stack of matrices only the one at `index`."""
+        shape = self.shape if index is None else self.shape[1:]
+        return self._dequantise(self.read_bytes(index).reshape(-1, self._row_bytes)).reshape(shape)
+
+    def row_reader(self, index: int | None = None) -> Callable[[Sequence[int]], F32]:
+        """Reads single rows, by their numbers; the file stays mapped."""
+        stored = self.read_bytes(index).reshape(-1, self._row_bytes)
+        return lambda rows: self._dequantise(stored[list(rows)])
+
+    def _dequantise(self, rows: npt.NDArray[np.uint8]) -> F32:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        shape = self.shape if index is None else self.shape[1:]
-        data = dequantize(self.read_bytes(index).reshape(-1, self._row_bytes), GGMLQuantizationType[self.type])
-        return np.ascontiguousarray(data, dtype=np.float32).reshape(shape)
+        return np.ascontiguousarray(dequantize(rows, GGMLQuantizationType[self.type]), dtype=np.float32)
 
     def read_bytes(self, index: int | None = None) -> npt.NDArray[np.uint8]:
         """The stored bytes, of the whole tensor or of one matrix of a stack."""

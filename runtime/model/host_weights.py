@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from duckfleet.runtime.decoder.linear import HostLinear, TorchLinear
+from duckfleet.fp9_kernels import PackedMatrix
+from duckfleet.runtime.decoder.linear import HostLinear, PackedLinear, TorchLinear
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, RowReader
+from .quantization import stored_format, to_format
+from .tensors import StoredTensor
 
 
 class CheckpointWeights:
-    """Implements `duckfleet.runtime.decoder.weights.HostWeights`."""
+    """Implements `duckfleet.runtime.decoder.weights.HostWeights`.
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
-        self._checkpoint = checkpoint
+    On the CPU matrices are packed for the ducks' kernels in the format they are stored in (FP8 stays FP8), or rounded
+    to `format` where one is given.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device, format: str | None = None, threads: int = 1
+    ) -> None:
+        self._checkpoint, self._format, self._threads = checkpoint, format, threads
         self.device = device
-        self._embeddings: dict[str, torch.Tensor] = {}
 
     def tensor(self, name: str) -> torch.Tensor:
         return torch.from_numpy(np.array(self._checkpoint.read(name).to_f32())).to(self.device)
 
     def linear(self, *names: str, bias: bool = False) -> HostLinear:
-        tied = self._embeddings.get(f"{names[0]}.weight") if len(names) == 1 else None
-        if tied is not None and tied.dtype == torch.float32:
-            return TorchLinear(tied)
-        weight = torch.cat([self.tensor(f"{n}.weight") for n in names])
-        return TorchLinear(weight, torch.cat([self.tensor(f"{n}.bias") for n in names]) if bias else None)
+        stored = [self._checkpoint.read(f"{n}.weight") for n in names]
+        added = torch.cat([self.tensor(f"{n}.bias") for n in names]) if bias else None
+        if self.device.type == "cpu":
+            packed = [PackedMatrix.pack(to_format(t, self._format or stored_format(t))) for t in stored]
+            return PackedLinear(packed, added, self._threads)
+        if len(stored) == 1 and stored[0].scale_inv is not None and self._format is None:
+            return self._fp8(stored[0], added)
+        rows = [to_format(t, self._format).dequantize() if self._format else np.array(t.to_f32()) for t in stored]
+        return TorchLinear(torch.from_numpy(np.concatenate(rows)).to(self.device), added)
 
-    def embedding(self, name: str) -> torch.Tensor:
-        if name not in self._embeddings:
-            stored = self._checkpoint.read(name)
-            if stored.data.dtype == np.uint16:
-                table = torch.from_numpy(np.array(stored.data)).view(torch.bfloat16)
-            else:
-                table = torch.from_numpy(np.array(stored.to_f32()))
-            self._embeddings[name] = table.to(self.device)
-        return self._embeddings[name]
+    def _fp8(self, stored: StoredTensor, bias: torch.Tensor | None) -> TorchLinear:
+        codes = torch.from_numpy(np.array(stored.data)).view(torch.float8_e4m3fn)
+        return TorchLinear(codes.to(self.device), bias, torch.from_numpy(np.array(stored.scale_inv)).to(self.device))
+
+    def embedding(self, name: str) -> StoredEmbedding:
+        return StoredEmbedding(self._checkpoint.rows_of(name), self.device)
+
+
+class StoredEmbedding:
+    """The table stays in the checkpoint's file, and so in the page cache; only rows that are used are read."""
+
+    def __init__(self, rows: RowReader, device: torch.device) -> None:
+        self._rows, self._device = rows, device
+
+    def __call__(self, tokens: Sequence[int]) -> torch.Tensor:
+        return torch.from_numpy(self._rows(tokens)).to(self._device)

@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
 
 def load_decoder(
-    checkpoint: Checkpoint, fabric: Fabric, *, device: str = "cpu", num_threads: int | None = None
+    checkpoint: Checkpoint,
+    fabric: Fabric,
+    *,
+    device: str = "cpu",
+    host_format: str | None = None,
+    num_threads: int | None = None,
 ) -> Decoder:
-    """Reads what stays on the host. `num_threads` is torch's, for the whole process; None leaves it.
+    """Reads what stays on the host: its matrices as they are stored, or rounded to `host_format`.
 
+    `num_threads` is for the host's own arithmetic, torch's (of the whole process) included; None leaves torch as it is.
     Raises `BadCheckpoint`, `UnsupportedConfig`.
     """
     import torch
@@ -27,4 +33,5 @@ def load_decoder(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     checkpoint.tensors  # noqa: B018 - the whole checkpoint is checked before a part of it is used
-    return Decoder(checkpoint.config, CheckpointWeights(checkpoint, torch.device(device)), fabric)
+    weights = CheckpointWeights(checkpoint, torch.device(device), host_format, num_threads or torch.get_num_threads())
+    return Decoder(checkpoint.config, weights, fabric)

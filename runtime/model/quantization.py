@@ -28,6 +28,13 @@ def to_format(tensor: StoredTensor, format: str) -> Quantized:
         raise BadCheckpoint(f"{tensor.info.name}, {e}") from e
 
 
+def stored_format(tensor: StoredTensor) -> str:
+    """The one of our formats that holds the tensor as it is stored, without loss."""
+    if tensor.scale_inv is not None:
+        return "e4m3"
+    return "bf16" if tensor.data.dtype == np.uint16 else "f32"
+
+
 def _refuse_nan_codes(codes: npt.NDArray[np.uint8]) -> None:
     nan = (codes & 0x7F) == 0x7F
     if nan.any():

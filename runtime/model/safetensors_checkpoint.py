@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .checkpoint import Checkpoint, bytes_digest
+from .checkpoint import Checkpoint, RowReader, bytes_digest
 from .errors import BadCheckpoint, UnsupportedModel
 from .safetensors_file import Region, read_header
-from .tensors import SCALE_BLOCK, StoredTensor, TensorInfo
+from .tensors import F32, SCALE_BLOCK, StoredTensor, TensorInfo, dequantise_e4m3
 
 _STORED = {"F32": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": "e4m3"}
 _SCALE = "_scale_inv"
@@ -84,6 +84,17 @@ class SafetensorsCheckpoint(Checkpoint):
             raw = StoredTensor(TensorInfo("", view.scale.shape, _STORED[view.scale.dtype], 0), view.scale.read())
             scale = raw.to_f32()
         return StoredTensor(info, view.read(), scale)
+
+    def rows_of(self, name: str) -> RowReader:
+        whole = self.read(name)
+
+        def read(rows: Sequence[int]) -> F32:
+            if whole.scale_inv is None:
+                return StoredTensor(whole.info, whole.data[list(rows)]).to_f32()
+            one = [dequantise_e4m3(whole.data[r : r + 1], whole.scale_inv[r // SCALE_BLOCK :]) for r in rows]
+            return np.concatenate(one)
+
+        return read
 
     def digest(self, name: str) -> str:
         stored = self.read(name)

@@ -22,6 +22,7 @@ class InMemory(Checkpoint):
         super().__init__(inner.path, inner.derived)
         self._inner = inner
         self.read = cache(inner.read)
+        self.rows_of = inner.rows_of
         self.digest = cache(inner.digest)
 
     raw_config = property(lambda self: self._inner.raw_config)
@@ -31,6 +32,9 @@ class InMemory(Checkpoint):
         return self._inner.find(name)
 
     def read(self, name):
+        raise NotImplementedError
+
+    def rows_of(self, name):
         raise NotImplementedError
 
     def digest(self, name):
