@@ -11,6 +11,8 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from .catalogue import find_entry
 from .errors import BadSource, ModelError, UnknownModel
 from .progress import Progress, silent
 from .sources import LocalSource, ModelSource, folder_bytes, parse_source
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.\-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +51,47 @@ class ModelStore:
         text = known.source if known else model
         source = parse_source(text)
         name = name or (known.name if known else source.default_name)
-        if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name):
+        described = _describe(source, text)
+        present = self._read(name)
+        if present is not None and present.source == described:
+            return present
+        with self._new(name) as folder:
+            _write_note(folder, described, source.fetch(folder, progress))
+        return self.find(name)
+
+    def convert(self, model: str, name: str | None = None, progress: Progress = silent) -> StoredModel:
+        """Make the FP8 twin of a model that is here, under `name` (its own with "-fp8" where None)."""
+        from .checkpoint import Checkpoint
+        from .convert import convert_to_fp8
+
+        original = self.find(model)
+        name = name or f"{original.name}-fp8"
+        checkpoint = Checkpoint.open(original.path, original.folder / "derived")
+        with self._new(name) as folder:
+            convert_to_fp8(checkpoint, folder / "model", progress)
+            _write_note(folder, f"fp8 of {original.name}", folder / "model")
+        return self.find(name)
+
+    @contextmanager
+    def _new(self, name: str) -> Iterator[Path]:
+        """A folder that takes the model's name when the block ends well, and vanishes when it does not."""
+        if not _NAME.fullmatch(name):
             raise BadSource(f"{name!r} cannot name a model: letters, digits, '.', '_' and '-' only")
         present = self._read(name)
         if present is not None:
-            if present.source != _describe(source, text):
-                raise ModelError(
-                    f"a model named {name!r} is here already, from {present.source}: "
-                    "remove it first, or pull under another name"
-                )
-            return present
+            raise ModelError(
+                f"a model named {name!r} is here already, from {present.source}: "
+                "remove it first, or choose another name"
+            )
         self.root.mkdir(parents=True, exist_ok=True)
         partial = self.root / f".partial-{name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
-            path = source.fetch(partial, progress)
-            inside = path.is_relative_to(partial.resolve()) or path.is_relative_to(partial)
-            note = {
-                "source": _describe(source, text),
-                "path": str(path.resolve().relative_to(partial.resolve())) if inside else str(path),
-                "pulled_at_s": time.time(),
-            }
-            (partial / "source.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
+            yield partial
             partial.rename(self.root / name)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return self.find(name)
 
     def list(self) -> list[StoredModel]:
         """Every model here, by name."""
@@ -103,6 +121,8 @@ class ModelStore:
         return found
 
     def _read(self, name: str) -> StoredModel | None:
+        if not _NAME.fullmatch(name):
+            return None
         folder = self.root / name
         note_file = folder / "source.json"
         if not note_file.is_file():
@@ -115,6 +135,14 @@ class ModelStore:
             raise ModelError(f"{note_file} is damaged ({e}): remove {folder} and pull the model again") from e
         num_bytes = folder_bytes(path) if path.is_dir() else path.stat().st_size if path.exists() else 0
         return StoredModel(name, source, path, folder, num_bytes, pulled_at_s)
+
+
+def _write_note(folder: Path, source: str, path: Path) -> None:
+    """`path` is kept relative where it lies in the folder, which will be renamed."""
+    path, home = path.resolve(), folder.resolve()
+    kept = path.relative_to(home) if path.is_relative_to(home) else path
+    note = {"source": source, "path": str(kept), "pulled_at_s": time.time()}
+    (folder / "source.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
 
 
 def _describe(source: ModelSource, text: str) -> str:
