@@ -65,10 +65,12 @@ class HostBudget:
             return
         left = available_bytes - RESERVE_BYTES - self.weight_bytes
         fits = max(0, left // self.cache_bytes_per_token)
-        hint = f"--ctx {fits} would fit" if fits >= _SMALLEST_CONTEXT else "no useful context would fit beside the weights"
+        useful = fits >= _SMALLEST_CONTEXT
+        hint = f"--ctx {fits} would fit" if useful else "no useful context would fit beside the weights"
         raise NotEnoughMemory(
             f"a context of {self.ctx} tokens takes {self.cache_bytes / 2**30:.2f} GiB beside "
-            f"{self.weight_bytes / 2**30:.2f} GiB of weights, but only {available_bytes / 2**30:.2f} GiB are available on this host: {hint}"
+            f"{self.weight_bytes / 2**30:.2f} GiB of weights, but only {available_bytes / 2**30:.2f} GiB are available "
+            f"on this host: {hint}"
         )
 
 

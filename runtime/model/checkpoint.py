@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from duckfleet.runtime.decoder.config import DecoderConfig
 from duckfleet.runtime.decoder.families import decoder_config
@@ -19,10 +19,8 @@ from .tensors import F32, StoredTensor, TensorInfo
 _LISTED = 8  # names shown of each kind of complaint
 
 
-class RowReader(Protocol):
-    """Rows of one matrix, by index: [len(rows), cols] f32."""
-
-    def __call__(self, rows: Sequence[int]) -> F32: ...
+RowReader: TypeAlias = Callable[[Sequence[int]], F32]
+"""Rows of one matrix, by index: [len(rows), cols] f32."""
 
 
 class Checkpoint(ABC):
