@@ -208,7 +208,10 @@ def _spin_us(roster: Roster) -> int:
 def chat(
     url: str, *, message: str | None, api_key: str | None, max_tokens: int | None, temperature: float | None
 ) -> int:
-    raise OperatorError("not there yet")
+    """Talk to a server in the terminal; an exit status."""
+    from duckfleet.runtime.chat import run_chat
+
+    return run_chat(url, api_key=api_key, message=message, max_tokens=max_tokens, temperature=temperature)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from duckfleet.runtime.engine.decoding import Cache
+from duckfleet.runtime.decoder import Decoder
+from duckfleet.runtime.fabric import LocalFabric
 from duckfleet.runtime.fabric.interface import ForwardTiming
+from duckfleet.runtime.model import Checkpoint, load_decoder, prepare
+from duckfleet.runtime.model.chunk_store import ChunkStore
+from tests.runtime.tiny_models import COMMON, random_model, save
 
 CORPUS = [
     "The quick brown duck jumps over the lazy dog. A fleet of ducks serves a model far too large for any one of them.",
@@ -47,54 +53,6 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     return train_byte_level()
 
 
-class LlamaCache:
-    def __init__(self, max_len: int) -> None:
-        self.max_len = max_len
-        self.state = DynamicCache()
-
-    @property
-    def length(self) -> int:
-        return self.state.get_seq_length()
-
-    def truncate(self, length: int) -> None:
-        assert length <= self.length
-        if length == 0:
-            self.state = DynamicCache()
-        elif length < self.length:
-            self.state.crop(length - self.length)  # negative: so many go
-
-
-class LlamaDecoder:
-    """A random tiny llama of `transformers` behind the decoder's interface."""
-
-    def __init__(self, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        torch.manual_seed(7)
-        config = LlamaConfig(
-            vocab_size=vocab_size,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            initializer_range=0.3,
-        )
-        self.model = LlamaForCausalLM(config).eval()
-        self.vocab_size = vocab_size
-        self.eos_token_ids = tuple(eos_token_ids)
-        self.timing = ForwardTiming(1.0, 2.0, 3.0, 4.0)
-
-    def new_cache(self, max_len: int) -> LlamaCache:
-        return LlamaCache(max_len)
-
-    @torch.inference_mode()
-    def forward(self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False) -> torch.Tensor:
-        assert isinstance(cache, LlamaCache)
-        assert cache.length + len(tokens) <= cache.max_len
-        logits = self.model(torch.tensor([list(tokens)]), past_key_values=cache.state).logits[0]
-        return logits if all_logits else logits[-1:]
-
-
 class ScriptCache:
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -125,8 +83,7 @@ class ScriptDecoder:
         self.num_caches += 1
         return ScriptCache()
 
-    def forward(self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False) -> torch.Tensor:
-        assert isinstance(cache, ScriptCache)
+    def forward(self, tokens: Sequence[int], cache: ScriptCache, *, all_logits: bool = False) -> torch.Tensor:
         if self.gate is not None:
             self.gate.acquire()
         self.fed.append(tuple(tokens))
@@ -139,9 +96,22 @@ class ScriptDecoder:
         return torch.stack(rows if all_logits else rows[-1:])
 
 
+@dataclass(frozen=True)
+class TinyLlama:
+    """A random llama: our decoder over a local fabric of two ranks, and the model of `transformers` that it is from."""
+
+    decoder: Decoder
+    model: Any
+
+
 @pytest.fixture(scope="session")
-def llama(byte_level_tokenizer: PreTrainedTokenizerFast) -> LlamaDecoder:
-    return LlamaDecoder(len(byte_level_tokenizer), [byte_level_tokenizer.eos_token_id])
+def llama(byte_level_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> TinyLlama:
+    vocabulary = {"vocab_size": len(byte_level_tokenizer), "eos_token_id": byte_level_tokenizer.eos_token_id}
+    model = random_model(LlamaConfig(**{**COMMON, **vocabulary}))
+    folder = tmp_path_factory.mktemp("llama")
+    checkpoint = Checkpoint.open(save(model, folder / "model"))
+    plan = prepare(checkpoint, "tiny-llama", folder / "chunks", tp=2, format="f32")
+    return TinyLlama(load_decoder(checkpoint, LocalFabric(plan, ChunkStore(folder / "chunks").read)), model)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from duckfleet.inventory.errors import InternalError
+from duckfleet.runtime.decoder import ContextFull
 from duckfleet.runtime.engine import (
     ContextOverflow,
     Engine,
@@ -30,7 +31,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 
 @pytest.fixture
 def engine(llama: Any, byte_level_tokenizer: Any) -> Iterator[Engine]:
-    with Engine(llama, byte_level_tokenizer, ctx=128, max_queue=2, max_active=2, prefill_chunk_len=5) as engine:
+    with Engine(llama.decoder, byte_level_tokenizer, ctx=128, max_queue=2, max_active=2, prefill_chunk_len=5) as engine:
         yield engine
 
 
@@ -48,7 +49,7 @@ def reference(llama: Any, prompt: Sequence[int], num_tokens: int) -> list[int]:
     for _ in range(num_tokens):
         with torch.inference_mode():
             tokens.append(int(llama.model(torch.tensor([tokens])).logits[0, -1].argmax()))
-        if tokens[-1] in llama.eos_token_ids:
+        if tokens[-1] in llama.decoder.eos_token_ids:
             break
     return tokens[len(prompt) :]
 
@@ -195,6 +196,11 @@ def test_context_and_vocabulary_are_checked(engine: Engine) -> None:
         engine.submit(GenerationRequest(((1, 100000),)))
     with pytest.raises(InvalidRequest, match="token id 99999"):
         engine.submit(GenerationRequest(((1,),), SamplingParams(logit_bias={99999: 1.0})))
+
+
+def test_a_context_that_the_model_has_not_is_refused_at_once(llama: Any, byte_level_tokenizer: Any) -> None:
+    with pytest.raises(ContextFull, match="512 positions"):
+        Engine(llama.decoder, byte_level_tokenizer, ctx=513)
 
 
 def test_without_max_tokens_the_context_ends_it(script_decoder: Callable[..., Any], byte_level_tokenizer: Any) -> None:

@@ -52,9 +52,9 @@ class Served:
 
 @pytest.fixture(scope="session")
 def served(llama: Any, byte_level_tokenizer: Any) -> Iterator[Served]:
-    engine = Engine(llama, byte_level_tokenizer, ctx=256, max_queue=16)
+    engine = Engine(llama.decoder, byte_level_tokenizer, ctx=256, max_queue=16)
     with engine, HttpServer(create_app(engine, MODEL)) as http:
-        yield Served(http, engine, llama)
+        yield Served(http, engine, llama.decoder)
 
 
 @pytest.fixture
