@@ -21,7 +21,7 @@ def demo(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="Which model.")] = DEFAULT_MODEL,
     ducks: Annotated[int, typer.Option(min=1, max=32, help="How many ducks.")] = 4,
-    format: Annotated[str | None, typer.Option(help="Number format of the weights in the ducks.")] = None,
+    format: Annotated[str, typer.Option(help="Number format of the weights in the ducks.")] = "e4m3",
     question: Annotated[str, typer.Option(help="What to ask.")] = DEFAULT_QUESTION,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
     json: Json = False,
@@ -36,11 +36,10 @@ def demo(
     state_dir = fleet_of(context).state_dir / "demo"
     try:
         request = DemoRequest(model, ducks, question, max_tokens, format)
-        report = run_demo(state_dir, request, console.err if json else console.out)
+        if json:
+            console.print_json(run_demo(state_dir, request, console.err))
+        else:
+            run_demo(state_dir, request, console.out, show)
     except StepFailed as error:
         console.fail(str(error))
         raise typer.Exit(error.code) from error
-    if json:
-        console.print_json(report)
-    else:
-        show(report)

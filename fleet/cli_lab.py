@@ -8,7 +8,6 @@ import typer
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
-from duckfleet.fleet.context import FleetContext
 
 lab_app = typer.Typer(
     no_args_is_help=True, help="A fleet without the hardware: ducks as processes, or as virtual machines (--vm)."
@@ -48,10 +47,13 @@ def up(
         return
     from duckfleet.fleet.lab import processes
     from duckfleet.fleet.lab.plan import plan_lab
+    from duckfleet.fleet.trust import make_keys
     from duckfleet.runtime.control import duckd_path
 
-    ensure_keys(fleet)
+    fleet.make_state_dir()
     keys_dir = None if fleet.no_auth else fleet.keys_dir
+    if keys_dir is not None:
+        make_keys(keys_dir)
     plan = plan_lab(processes.new_lab_id(), ducks, num_domains=domains, base_port=base_port or 47_000)
     if base_port is None:
         plan = processes.find_free_ports(plan)
@@ -62,7 +64,6 @@ def up(
         fleet_key=keys_dir / "fleet.pub" if keys_dir else None,
         enrolment=keys_dir / "enrolment.secret" if keys_dir else None,
     )
-    fleet.make_state_dir()
     site = processes.lab_up(fleet.lab_dir, plan, options)
     console.out.print(f"lab of {ducks} ducks is up, all off; site file {site}", markup=False, soft_wrap=True)
 
@@ -71,10 +72,9 @@ def up(
 def down(context: typer.Context) -> None:
     """End every process of the lab, also what a crash left, and remove its folder. Weights and keys stay."""
     from duckfleet.fleet.lab import processes
-
-    fleet = fleet_of(context)
     from duckfleet.fleet.vm.lab import is_vm_lab
 
+    fleet = fleet_of(context)
     if is_vm_lab(fleet.lab_dir):
         from duckfleet.fleet import cli_vm
 
@@ -83,8 +83,8 @@ def down(context: typer.Context) -> None:
     if not fleet.lab_dir.exists():
         console.out.print("no lab is up")
         return
-    ended = processes.lab_down(fleet.lab_dir)
-    console.out.print(f"lab is down, {ended} processes ended")
+    processes.lab_down(fleet.lab_dir)
+    console.out.print("lab is down")
 
 
 @lab_app.command("status")
@@ -105,22 +105,3 @@ def status(context: typer.Context, json: Json = False) -> None:
         ]
         console.out.print(f"power relay: {relay}")
         console.out.print(console.table(("duck", "address", "mac", "power"), rows))
-
-
-def ensure_keys(fleet: FleetContext) -> None:
-    """Make the fleet's keys when there are none yet."""
-    from duckfleet.runtime.wire import FleetKeys
-
-    if not fleet.no_auth and not (fleet.keys_dir / "fleet.key").exists():
-        fleet.make_state_dir()
-        FleetKeys.generate().save(fleet.keys_dir)
-
-
-def _status_or_none(fleet: FleetContext) -> object | None:
-    from duckfleet.fleet.lab import processes
-    from duckfleet.inventory.errors import OperatorError
-
-    try:
-        return processes.lab_status(fleet.lab_dir)
-    except OperatorError:
-        return None

@@ -134,15 +134,24 @@ def serve(
 
 
 def chat(
-    url: Annotated[str, typer.Option(help="Where the server is.")] = f"http://127.0.0.1:{DEFAULT_PORT}",
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="Where the server is. Default: the one of this state directory.")
+    ] = None,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Say this, print the answer, end.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="DUCKFLEET_API_KEY", help="The server's key.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0: always the likeliest token.")] = None,
 ) -> None:
     """Talk to the served model in the terminal."""
     from duckfleet.fleet import compose
+    from duckfleet.fleet.announcement import running_server
 
-    code = compose.chat(url, message=message, api_key=api_key, max_tokens=max_tokens, temperature=temperature)
+    server = running_server(fleet_of(context).state_dir)
+    where = url or (server.url if server else f"http://127.0.0.1:{DEFAULT_PORT}")
+    code = compose.chat(
+        where, message=message, system=system, api_key=api_key, max_tokens=max_tokens, temperature=temperature
+    )
     if code:
         raise typer.Exit(code)

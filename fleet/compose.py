@@ -206,12 +206,20 @@ def _spin_us(roster: Roster) -> int:
 
 
 def chat(
-    url: str, *, message: str | None, api_key: str | None, max_tokens: int | None, temperature: float | None
+    url: str,
+    *,
+    message: str | None,
+    system: str | None = None,
+    api_key: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
 ) -> int:
-    """Talk to a server in the terminal; an exit status."""
+    """Talk to a server in the terminal; returns the exit code."""
     from duckfleet.runtime.chat import run_chat
 
-    return run_chat(url, api_key=api_key, message=message, max_tokens=max_tokens, temperature=temperature)
+    return run_chat(
+        url, api_key=api_key, message=message, system=system, max_tokens=max_tokens, temperature=temperature
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.control import strip_control_codes
 from rich.rule import Rule
 from rich.text import Text
 
@@ -48,7 +49,7 @@ class DemoRequest:
     num_ducks: int
     question: str
     max_tokens: int
-    format: str | None
+    format: str
 
 
 class StepFailed(MachineError):
@@ -63,8 +64,12 @@ class Interrupted(BaseException):
     """SIGTERM or SIGHUP: end as ctrl-C does."""
 
 
-def run_demo(state_dir: Path, request: DemoRequest, screen: Console) -> Report:
-    """Run it on `screen`, and leave no process behind however it ends. Models and chunks stay for the next time.
+def run_demo(
+    state_dir: Path, request: DemoRequest, screen: Console, show: Callable[[Report], None] = lambda _report: None
+) -> Report:
+    """Run it on `screen`, `show` the report while everything is up, and leave no process behind however it ends.
+
+    Models and chunks stay for the next time.
 
     Raises `StepFailed` with the failing command's exit code, `MachineError` when the answer fails.
     """
@@ -75,7 +80,9 @@ def run_demo(state_dir: Path, request: DemoRequest, screen: Console) -> Report:
         try:
             _prepare_fleet(screen, state_dir, request)
             with _server(screen, fleet) as server:
-                return _ask(screen, FleetContext(state_dir), server, request)
+                report = _ask(screen, FleetContext(state_dir), server, request)
+                show(report)
+                return report
         finally:
             with _unstoppable():
                 _step(screen, "take everything down", state_dir, ["lab", "down"])
@@ -87,8 +94,8 @@ def _prepare_fleet(screen: Console, state_dir: Path, request: DemoRequest) -> No
     _step(screen, "four boxes on a shelf, all off", state_dir, ["lab", "up", "--ducks", str(request.num_ducks)])
     _step(screen, "magic packets on the wire", state_dir, ["wake", "--wait"])
     _step(screen, "who are they, how fast do they read", state_dir, ["probe"])
-    format = ["--format", request.format] if request.format else []
-    _step(screen, "every duck gets its share of the weights", state_dir, ["place", request.model, *format])
+    place = ["place", request.model, "--format", request.format]
+    _step(screen, "every duck gets its share of the weights", state_dir, place)
 
 
 def _step(screen: Console, why: str, state_dir: Path, arguments: Sequence[str]) -> None:
@@ -210,7 +217,7 @@ def _stream(screen: Console, client: object, model: str, request: DemoRequest) -
             if piece:
                 last_s = time.perf_counter() - began
                 first_s = first_s or last_s
-                screen.print(piece, end="", markup=False, soft_wrap=True)
+                screen.print(strip_control_codes(piece), end="", markup=False, soft_wrap=True)
                 text += piece
             num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
     screen.print()
