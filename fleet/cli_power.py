@@ -47,9 +47,9 @@ def wake(
         def report(result: WakeResult) -> None:
             progress.advance(task)
             if not json:
-                mark = "[green]●[/]" if result.ok else "[red]●[/]"
-                progress.console.print(f"{mark} {result.duck.name}  ", console.state_text(result.state), "  ", end="")
-                progress.console.print(result.detail, markup=False, soft_wrap=True)
+                state = console.state_text(result.state)
+                line = console.mark(result.ok) + f"{result.duck.name}  " + state + f"  {result.detail}"
+                progress.console.print(line, soft_wrap=True)
 
         waker = Waker(fleet.site, fleet.known_store, fleet.keys, ask=ask_person, report=report, timeout_s=limits)
         results = waker.wake(chosen, wait=wait)
@@ -113,8 +113,7 @@ def _switch(context: typer.Context, ducks: list[str] | None, action: str, by: st
         console.print_json([{"duck": result.duck.name, "ok": result.ok, "detail": result.detail} for result in results])
     else:
         for result in results:
-            console.out.print(f"{'[green]●[/]' if result.ok else '[red]●[/]'} {result.duck.name}  ", end="")
-            console.out.print(result.detail, markup=False, soft_wrap=True)
+            console.out.print(console.mark(result.ok) + f"{result.duck.name}  {result.detail}", soft_wrap=True)
     if not all(result.ok for result in results):
         raise typer.Exit(EXIT_SOME_DUCKS)
 

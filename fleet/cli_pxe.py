@@ -326,13 +326,14 @@ def build_image(
     ssh_keys: Sequence[Path] = (),
 ) -> Image:
     """Build an image with this fleet's keys and make it current."""
-    from duckfleet.fleet.cli_lab import ensure_keys
+    from duckfleet.fleet.trust import make_keys
     from duckfleet.pxe.image import build as builder
     from duckfleet.runtime.control import duckd_path
 
     if fleet.no_auth:
         raise OperatorError("an image carries the fleet's key: there is none with --no-auth")
-    ensure_keys(fleet)
+    if not fleet.no_auth:
+        make_keys(fleet.keys_dir)
     for path in ssh_keys:
         if not path.is_file():
             raise OperatorError(f"--ssh-key {path}: is not a file")

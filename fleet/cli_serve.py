@@ -82,8 +82,7 @@ def roster(
         age = console.age(now_s - made.made_at_s)
         console.out.print(f"{standing.model}, generation {made.generation}, made {age} ago, {signature}")
         for missing in against:
-            console.out.print(f"[red]●[/] {missing.duck} ", end="")
-            console.out.print(missing.reason, markup=False, soft_wrap=True)
+            console.out.print(console.mark(False) + f"{missing.duck} {missing.reason}", soft_wrap=True)
     if against:
         raise typer.Exit(EXIT_SOME_DUCKS)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
@@ -188,8 +189,8 @@ def doctor(
     else:
         style = {"good": "green", "warning": "yellow", "bad": "red", "unknown": "dim"}
         for finding in findings:
-            console.out.print(f"[{style[finding.verdict]}]●[/] [bold]{finding.subject}[/]  ", end="")
-            console.out.print(finding.detail, markup=False, soft_wrap=True)
+            line = Text.assemble(("● ", style[finding.verdict]), (finding.subject, "bold"), f"  {finding.detail}")
+            console.out.print(line, soft_wrap=True)
             if finding.fix:
                 console.out.print(f"    → {finding.fix}", markup=False, soft_wrap=True)
     if any(finding.verdict == BAD for finding in findings):

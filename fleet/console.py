@@ -38,6 +38,11 @@ def state_text(state: str) -> Text:
     return Text(state, STATE_STYLE.get(state, ""))
 
 
+def mark(ok: bool) -> Text:
+    """A dot before a line about a duck."""
+    return Text.assemble(("● ", "green" if ok else "red"))
+
+
 def print_json(value: Any) -> None:
     """One JSON value; records become objects."""
     out.print(json.dumps(to_plain(value), indent=2, ensure_ascii=False, default=str), markup=False, soft_wrap=True)

@@ -28,6 +28,7 @@ from duckfleet.fleet.demo_report import (
     DuckShare,
     FabricCounts,
     Report,
+    WordWrap,
     compute_p50_us_of,
     make_report,
     weight_bytes_of,
@@ -95,7 +96,7 @@ def _prepare_fleet(screen: Console, state_dir: Path, request: DemoRequest) -> No
     _step(screen, "magic packets on the wire", state_dir, ["wake", "--wait"])
     _step(screen, "who are they, how fast do they read", state_dir, ["probe"])
     place = ["place", request.model, "--format", request.format]
-    _step(screen, "every duck gets its share of the weights", state_dir, place)
+    _step(screen, "each duck gets its share", state_dir, place)
 
 
 def _step(screen: Console, why: str, state_dir: Path, arguments: Sequence[str]) -> None:
@@ -202,6 +203,7 @@ def _stream(screen: Console, client: object, model: str, request: DemoRequest) -
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    wrap = WordWrap(screen.width - 1)
     text, first_s, last_s, num_tokens = "", 0.0, 0.0, 0
     began = time.perf_counter()
     with client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -217,43 +219,44 @@ def _stream(screen: Console, client: object, model: str, request: DemoRequest) -
             if piece:
                 last_s = time.perf_counter() - began
                 first_s = first_s or last_s
-                screen.print(strip_control_codes(piece), end="", markup=False, soft_wrap=True)
+                screen.print(wrap.feed(strip_control_codes(piece)), end="", markup=False, soft_wrap=True)
                 text += piece
             num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
-    screen.print()
+    screen.print(wrap.flush(), markup=False, soft_wrap=True)
     return Answer(text, num_tokens, first_s, last_s)
 
 
 def show(report: Report) -> None:
-    """The table."""
+    """The tables."""
     answer = report.answer
     console.out.print()
     console.out.print(
         console.table(
-            ("ttft", "tokens", "speed", *PARTS, "slowest duck"),
+            ("ttft", "tokens", "speed", *PARTS),
             [
                 (
                     f"{1000 * answer.first_token_s:.0f} ms",
                     str(answer.num_tokens),
                     f"{answer.tokens_per_s:.1f} tok/s",
                     *(f"{report.part_us[part]:.1f} us" for part in PARTS),
-                    f"{report.slowest_duck} ({report.slowest_share:.0%} last)",
                 )
             ],
-            title=f"one answer, and one of its {report.num_forwards} FFN forwards by part",
+            title=f"the answer, and where the time of each of its {report.num_forwards} FFN forwards went",
             numeric=("ttft", "tokens", "speed", *PARTS),
         )
     )
-    console.out.print(
-        console.table(
-            ("duck", "weights read", "compute p50"),
-            [
-                (share.duck, console.size(share.weight_bytes), f"{share.compute_p50_us:.0f} us")
-                for share in report.shares
-            ],
-            numeric=("weights read", "compute p50"),
+    rows = [
+        (
+            share.duck,
+            console.size(share.weight_bytes),
+            f"{share.compute_p50_us:.0f} us",
+            f"{share.last_share:.0%}",
+            "slowest" if share.duck == report.slowest_duck else "",
         )
-    )
+        for share in report.shares
+    ]
+    columns = ("duck", "weights read", "compute p50", "answered last", " ")
+    console.out.print(console.table(columns, rows, numeric=columns[1:4]))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 PARTS = ("prepare", "send", "wait", "fetch")
@@ -57,6 +57,7 @@ class DuckShare:
     duck: str
     weight_bytes: int  # read by its kernels
     compute_p50_us: float
+    last_share: float = 0.0  # of the forwards: in so many it was the last to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,41 @@ class Report:
     num_forwards: int  # of FFN layers
     part_us: Mapping[str, float]  # of a forward, by part
     shares: tuple[DuckShare, ...]
-    slowest_duck: str
-    slowest_share: float  # of the forwards: it was the last to answer in so many
+
+    @property
+    def slowest_duck(self) -> str:
+        """The one that was most often the last to answer."""
+        return max(self.shares, key=lambda share: share.last_share).duck
+
+
+class WordWrap:
+    """Breaks streamed text between words: the word under way is held back until it is whole."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._column = 0
+        self._word = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown now."""
+        shown = ""
+        for char in piece:
+            if char in " \n":
+                shown += self.flush() + self._blank(char)
+            else:
+                self._word += char
+        return shown
+
+    def flush(self) -> str:
+        """The word under way, on a new line if it does not fit on this one."""
+        word, self._word = self._word, ""
+        breaks = bool(word) and self._column > 0 and self._column + len(word) > self.width
+        self._column = (0 if breaks else self._column) + len(word)
+        return ("\n" if breaks else "") + word
+
+    def _blank(self, char: str) -> str:
+        self._column = 0 if char == "\n" else self._column + 1
+        return char
 
 
 def weight_bytes_of(stats: Mapping[str, Any]) -> int:
@@ -90,8 +124,6 @@ def make_report(answer: Answer, before: FabricCounts, after: FabricCounts, share
     num_forwards = int(after.num_forwards - before.num_forwards)
     part_us = {part: 1e6 * (after.seconds[part] - before.seconds[part]) / max(1, num_forwards) for part in PARTS}
     last = {duck: count - before.times_last.get(duck, 0.0) for duck, count in after.times_last.items()}
-    slowest = max(last, key=lambda duck: (last[duck], duck), default="")
-    total = sum(last.values())
-    return Report(
-        answer, num_forwards, part_us, tuple(shares), slowest, last[slowest] / total if slowest and total else 0.0
-    )
+    total = max(1.0, sum(last.values()))
+    shares = tuple(replace(share, last_share=last.get(share.duck, 0.0) / total) for share in shares)
+    return Report(answer, num_forwards, part_us, shares)
