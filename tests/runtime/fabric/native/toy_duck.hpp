@@ -127,7 +127,7 @@ class ToyDuck {
       return;
     }
     std::vector<wire::Range> ranges(payload.size() / sizeof(wire::Range));
-    std::memcpy(ranges.data(), payload.data(), payload.size());
+    if (!payload.empty()) std::memcpy(ranges.data(), payload.data(), payload.size());
     if (ranges.empty()) ranges.push_back({0, std::uint32_t{kept->second.first.message_bytes}});
     for (const auto& r : ranges) send_range(kept->second.first, kept->second.second, r, out);
   }
