@@ -1,0 +1,88 @@
+"""One lab of virtual ducks for all tests that boot: started once, taken down at the end whatever happened."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from duckfleet.fleet.vm import lab, network
+from duckfleet.inventory.store import Store
+
+STEP_TIMEOUT_S = 280
+
+
+@dataclass
+class VirtualLab:
+    """A state directory with a lab in it, and `duckctl` as a person would call it."""
+
+    state: Path
+    site_dir: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.state / "lab"
+
+    @property
+    def namespace(self) -> str:
+        return network.namespace_of(self.folder)
+
+    def duckctl(self, *arguments: str, code: int | None = 0, timeout_s: float = STEP_TIMEOUT_S) -> str:
+        """Run it, check its exit code, return what it printed."""
+        command = [sys.executable, "-m", "duckfleet.fleet.cli", "--state", str(self.state), *arguments]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DUCKFLEET_S")}
+        done = subprocess.run(
+            command, cwd=self.site_dir, env=environment, capture_output=True, text=True, timeout=timeout_s
+        )
+        said = f"duckctl {' '.join(arguments)}\n{done.stdout}{done.stderr}"
+        assert code is None or done.returncode == code, f"exit code {done.returncode}: {said}\n{self.consoles()}"
+        return done.stdout
+
+    def consoles(self) -> str:
+        """The last lines that each duck printed, and the lab's own logs."""
+        parts = []
+        for path in sorted([*self.folder.glob("*.console"), *self.folder.glob("*.log")]):
+            lines = path.read_text(errors="replace").splitlines()[-15:]
+            parts.append(f"--- {path.name}\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+    def ducks(self) -> dict[str, dict]:
+        return {entry["duck"]: entry for entry in json.loads(self.duckctl("status", "--json", code=None))}
+
+    def ports(self) -> dict[str, lab.PortState]:
+        return {port.name: port for port in lab.ports(self.folder)}
+
+    def events(self, mac: str):
+        store = Store(f"sqlite:///{self.state / 'fleet.db'}")
+        try:
+            return store.events([mac])
+        finally:
+            store.close()
+
+    def inside(self, work):
+        """Run `work` in a thread that stands where the ducks are."""
+
+        def enter_and_work():
+            with network.entered(self.namespace):
+                return work()
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(enter_and_work).result()
+
+
+@pytest.fixture(scope="session")
+def virtual_lab(tmp_path_factory):
+    """Four virtual ducks, all off: duck1101 and duck1103 have a BIOS, duck1102 and duck1104 UEFI."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespace, bridge and taps")
+    root = tmp_path_factory.mktemp("vm")
+    made = VirtualLab(root / "state", root)
+    try:
+        made.duckctl("lab", "up", "--vm", "--ducks", "4")
+        yield made
+    finally:
+        made.duckctl("lab", "down", code=None)
