@@ -14,8 +14,9 @@ from rich.text import Text
 
 from duckfleet.inventory.codec import to_plain
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# No emoji: with them, rich makes a picture of the :cd: in a MAC address.
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 STATE_STYLE = {
     "healthy": "green",

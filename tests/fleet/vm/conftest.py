@@ -1,16 +1,17 @@
 """One lab of virtual ducks for all tests that boot: started once, taken down at the end whatever happened."""
 
-import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from duckfleet.fleet.vm import lab, network
+from duckfleet.inventory.sitefile import load_site
 from duckfleet.inventory.store import Store
 
 STEP_TIMEOUT_S = 280
@@ -50,18 +51,25 @@ class VirtualLab:
             parts.append(f"--- {path.name}\n" + "\n".join(lines))
         return "\n".join(parts)
 
-    def ducks(self) -> dict[str, dict]:
-        return {entry["duck"]: entry for entry in json.loads(self.duckctl("status", "--json", code=None))}
+    def duck(self, name: str):
+        duck = load_site(self.folder / "duckfleet.toml").find(name)
+        assert duck is not None
+        return duck
+
+    def state_of(self, name: str) -> str:
+        with closing(self._store()) as store:
+            return store.ducks()[self.duck(name).mac].state
+
+    def _store(self) -> Store:
+        return Store(f"sqlite:///{self.state / 'fleet.db'}")
 
     def ports(self) -> dict[str, lab.PortState]:
         return {port.name: port for port in lab.ports(self.folder)}
 
-    def events(self, mac: str):
-        store = Store(f"sqlite:///{self.state / 'fleet.db'}")
-        try:
-            return store.events([mac])
-        finally:
-            store.close()
+    def events(self, name: str):
+        """The log of one duck."""
+        with closing(self._store()) as store:
+            return store.events([self.duck(name).mac])
 
     def inside(self, work):
         """Run `work` in a thread that stands where the ducks are."""

@@ -48,17 +48,15 @@ SYSTEM = ["dhcp_request system", "dhcp_lease system", "answered"]
 
 
 def test_a_bios_duck_boots_in_the_right_order(booted):
-    duck = booted.ducks()[BIOS_DUCK]
-    assert duck["state"] == "up"
-    found = steps(booted.events(duck["mac"]))
+    assert booted.state_of(BIOS_DUCK) == "up"
+    found = steps(booted.events(BIOS_DUCK))
     expected = ["wake_sent", "dhcp_request ipxe", "dhcp_lease ipxe", *FILES, *SYSTEM]
     assert in_order(expected, found), found
 
 
 def test_a_uefi_duck_boots_in_the_right_order(booted):
-    duck = booted.ducks()[UEFI_DUCK]
-    assert duck["state"] == "up"
-    found = steps(booted.events(duck["mac"]))
+    assert booted.state_of(UEFI_DUCK) == "up"
+    found = steps(booted.events(UEFI_DUCK))
     # The firmware's own PXE fetches iPXE, which then asks anew, and is not given itself again.
     firmware = ["dhcp_request firmware", "dhcp_lease firmware", "tftp_sent snponly.efi"]
     expected = ["wake_sent", *firmware, "dhcp_request ipxe", "dhcp_lease ipxe", *FILES, *SYSTEM]
@@ -69,10 +67,9 @@ def test_a_uefi_duck_boots_in_the_right_order(booted):
 
 def report(lab, duck: str, stage: str):
     """The image's own report; it may come a moment after the duck answers."""
-    mac = lab.ducks()[duck]["mac"]
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for event in lab.events(mac):
+        for event in lab.events(duck):
             if event.kind == "reported" and event.evidence["stage"] == stage:
                 return event.evidence
         time.sleep(0.3)
@@ -92,12 +89,19 @@ def test_a_module_that_is_not_seated_is_seen_from_the_system(booted):
     assert 0.4 < int(half["memory_kib"]) / int(healthy["memory_kib"]) < 0.6
 
 
-def ssh(lab, address: str, command: str) -> str:
+def ssh(lab, duck: str, command: str) -> str:
     done = subprocess.run(
         [
             *network.inside(lab.namespace, ["ssh"]),
             *("-i", str(lab.state / "keys" / "ssh_ed25519"), "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
-            *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", f"root@{address}", command),
+            *(
+                "-o",
+                "StrictHostKeyChecking=no",
+                "-o",
+                "UserKnownHostsFile=/dev/null",
+                f"root@{lab.duck(duck).address}",
+                command,
+            ),
         ],
         capture_output=True,
         text=True,
@@ -109,9 +113,8 @@ def ssh(lab, address: str, command: str) -> str:
 
 
 def test_ssh_takes_the_fleets_key_and_the_firmwares_tables_say_what_the_lab_did(booted):
-    ducks = booted.ducks()
-    full = ssh(booted, ducks[BIOS_DUCK]["address"], "dmidecode -t 17")
-    half = ssh(booted, ducks[UEFI_DUCK]["address"], "dmidecode -t 17; cat /run/duckfleet/ssh_host_key.pub; date +%Y")
+    full = ssh(booted, BIOS_DUCK, "dmidecode -t 17")
+    half = ssh(booted, UEFI_DUCK, "dmidecode -t 17; cat /run/duckfleet/ssh_host_key.pub; date +%Y")
     assert (full.count("Size: 512 MB"), full.count("No Module Installed")) == (2, 0)
     assert (half.count("Size: 512 MB"), half.count("No Module Installed")) == (1, 1)
     assert report(booted, UEFI_DUCK, "up")["ssh_host_key"] in half  # so it can be pinned
@@ -129,7 +132,7 @@ def test_ssh_takes_no_password_and_no_other_key(booted, tmp_path):
         "NumberOfPasswordPrompts=0",
     ]
     command = ["ssh", "-i", str(tmp_path / "key"), "-o", "IdentitiesOnly=yes", *options]
-    address = booted.ducks()[BIOS_DUCK]["address"]
+    address = booted.duck(BIOS_DUCK).address
     done = subprocess.run(
         network.inside(booted.namespace, [*command, f"root@{address}", "true"]),
         capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL,
@@ -225,10 +228,10 @@ def test_dead_cmos_and_no_wol_are_lost_in_bounded_time_with_their_evidence(virtu
     lab.duckctl("lab", "fault", FORGETFUL_DUCK, "dead_cmos")
     lab.duckctl("lab", "fault", DEAF_DUCK, "no_wol")
     lab.duckctl("boot", FORGETFUL_DUCK, DEAF_DUCK, "--wait", "--timeout", "15", code=3)
-    ducks, ports = lab.ducks(), lab.ports()
+    ports = lab.ports()
     for name in (FORGETFUL_DUCK, DEAF_DUCK):
-        assert ducks[name]["state"] == "lost"
-        events = lab.events(ducks[name]["mac"])
+        assert lab.state_of(name) == "lost"
+        events = lab.events(name)
         timed_out = events[-1]
         assert (timed_out.kind, timed_out.from_state) == ("timed_out", "waking")
         assert timed_out.evidence["limit_s"] == 15
@@ -253,7 +256,7 @@ def test_a_fault_that_is_none_is_refused(virtual_lab):
 
 
 def test_lossy_and_slow_cables_are_what_they_say(booted):
-    address = booted.ducks()[BIOS_DUCK]["address"]
+    address = booted.duck(BIOS_DUCK).address
 
     def lost_of_200() -> int:
         ping = ["ping", "-q", "-c", "200", "-i", "0.01", "-W", "2", address]
