@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from duckfleet.inventory.errors import OperatorError
@@ -37,13 +38,18 @@ def check_all(
 ) -> list[CheckResult]:
     """Every check, in the order in which they would stop a boot. Asks the network; takes a few seconds."""
     results = [_program("dnsmasq", "dnsmasq-base"), *_loaders(files), _image(files, policy)]
-    for domain in site.domains:
-        interface = check_interface(domain)
-        results += interface
-        if not any(result.verdict == "failure" for result in interface):
-            results.append(_servers(domain, settings))
+    with ThreadPoolExecutor(max(1, len(site.domains))) as pool:  # each waits for answers
+        for of_domain in pool.map(lambda domain: _domain(domain, settings), site.domains):
+            results += of_domain
     results += [_port(site, *port) for port in (("UDP", 67), ("UDP", 69), ("TCP", settings.http_port))]
     return results + list(secure_boot(past))
+
+
+def _domain(domain: BootDomain, settings: ServiceSettings) -> list[CheckResult]:
+    results = check_interface(domain)
+    if not any(result.verdict == "failure" for result in results):
+        results.append(_servers(domain, settings))
+    return results
 
 
 def _program(name: str, package: str) -> CheckResult:

@@ -11,6 +11,7 @@ from duckfleet.inventory.errors import OperatorError
 
 ETH_P_IP = 0x0800
 BROADCAST_FLAG = 0x8000
+OFFER_TIMEOUT_S = 5.0  # some servers first ping an address for three seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Offer:
     boot_file: str
 
 
-def other_servers(interface: str, timeout_s: float = 3.0) -> tuple[Offer, ...]:
+def other_servers(interface: str, timeout_s: float = OFFER_TIMEOUT_S) -> tuple[Offer, ...]:
     """Offers to a DHCPDISCOVER (RFC 2131) for a made-up MAC. Raises `OperatorError` without the right to ask."""
     from scapy.layers.dhcp import BOOTP, DHCP
     from scapy.layers.l2 import Ether

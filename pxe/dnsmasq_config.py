@@ -55,6 +55,11 @@ def dnsmasq_config(site: BootSite, settings: ServiceSettings) -> str:
     return "\n".join(parts)
 
 
+def _shown(name: str) -> str:
+    """A name in a comment, which must stay on its line."""
+    return re.sub(r"[^ -~]", "?", name)
+
+
 def _general(site: BootSite, settings: ServiceSettings) -> str:
     interfaces = [domain.interface for domain in site.domains]
     for name in interfaces:
@@ -110,7 +115,7 @@ def _dhcp_domain(domain: BootDomain, tag: str, settings: ServiceSettings) -> str
     tags = f"tag:{domain.interface},set:{tag}"
     return "\n".join(
         [
-            f"# Domain {domain.name}: only for requests that came in by its own interface.",
+            f"# Domain {_shown(domain.name)}: only for requests that came in by its own interface.",
             f"dhcp-range={tags},{addresses},{network.netmask},{domain.broadcast},12h",
             f"dhcp-option=tag:{tag},option:router",  # none: nothing of a duck leaves its domain
             *_boot_lines(domain, tag, settings),
@@ -133,7 +138,7 @@ def _proxy_domain(domain: BootDomain, tag: str, settings: ServiceSettings) -> st
     network = domain.network
     return "\n".join(
         [
-            f"# Domain {domain.name}: another server gives addresses there.",
+            f"# Domain {_shown(domain.name)}: another server gives addresses there.",
             f"dhcp-range=tag:{domain.interface},set:{tag},{network.network_address},proxy,{network.netmask}",
             f'pxe-service=tag:{tag},tag:!ipxe,x86PC,"duckfleet",{BIOS_LOADER}',
             f'pxe-service=tag:{tag},tag:!ipxe,x86-64_EFI,"duckfleet",{EFI_LOADER}',

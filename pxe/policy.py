@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from duckfleet.inventory.errors import OperatorError
@@ -98,8 +99,11 @@ def command_line(template: str, client: BootClient, host_address: str) -> str:
     """A command line for one machine. Raises `OperatorError` for a placeholder that means nothing."""
     values = {"name": client.label, "mac": client.mac, "address": client.address, "host": host_address}
     try:
+        for _, name, _, _ in Formatter().parse(template):
+            if name is not None and name not in values:
+                raise ValueError(f"{{{name}}}")
         return template.format_map(values)
-    except (KeyError, ValueError, IndexError) as error:
+    except ValueError as error:
         known = " ".join(f"{{{name}}}" for name in values)
         raise OperatorError(f"command line {template!r}: {error} is none of {known}") from error
 
