@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.pxe.boot_files import BootFiles
 from duckfleet.pxe.clients import BootDomain, BootSite
-from duckfleet.pxe.dhcp_probe import other_servers
+from duckfleet.pxe.dhcp_probe import Offer, other_servers
 from duckfleet.pxe.dnsmasq_config import BIOS_LOADER, EFI_LOADER, ServiceSettings
 from duckfleet.pxe.events import BootEvent
 from duckfleet.pxe.policy import DuckImage, Policy
@@ -118,11 +118,17 @@ def _address_of(interface: str) -> str:
 def _servers(domain: BootDomain, settings: ServiceSettings) -> CheckResult:
     subject = f"{domain.name}: other DHCP servers"
     try:
-        offers = [offer for offer in other_servers(domain.interface) if offer.server != domain.host_address]
+        return judge_offers(domain, settings.mode, other_servers(domain.interface))
     except OperatorError as error:
         return CheckResult("unknown", subject, f"{error} (needs root)")
+
+
+def judge_offers(domain: BootDomain, mode: str, offers: Sequence[Offer]) -> CheckResult:
+    """What it means that these servers offered an address to a machine that nobody knows."""
+    subject = f"{domain.name}: other DHCP servers"
+    offers = [offer for offer in offers if offer.server != domain.host_address]
     found = ", ".join(offer.server for offer in offers)
-    if settings.mode == "proxy":
+    if mode == "proxy":
         if offers:
             return CheckResult("ok", subject, f"{found} gives addresses; we only say what to boot")
         return CheckResult("failure", subject, "none answers, and in proxy mode one must give the addresses")

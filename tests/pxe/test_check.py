@@ -7,8 +7,13 @@ import time
 
 import pytest
 
-from duckfleet.pxe.check import secure_boot
+from duckfleet.pxe.check import check_interface, judge_offers, secure_boot
+from duckfleet.pxe.clients import BootDomain
+from duckfleet.pxe.dhcp_probe import Offer, other_servers
 from duckfleet.pxe.events import BootEvent
+
+DOMAIN = BootDomain("d1", "d1", "10.21.1.1", 24, "10.21.1.255", 7021, 7022)
+DOMAIN_4 = BootDomain("d4", "d4", "10.21.4.1", 24, "10.21.4.255", 7021, 7022)
 
 
 def check(network, service, *options: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -41,63 +46,78 @@ def test_a_healthy_host(network, service):
     assert "pxe serve" in found["port 7023/TCP"][1]
 
 
-def test_proxy_mode_without_a_server_to_stand_beside(network, service):
-    code, found = check(network, service, "--mode", "proxy")
-    assert code == 1
-    assert found["d2: other DHCP servers"][0] == "failure"
-
-
-def test_another_dhcp_server_on_the_wire(network, service, tmp_path):
+def test_another_dhcp_server_on_the_wire_is_found(network, service, tmp_path):
     command = ["dnsmasq", "--keep-in-foreground", "--port=0", "--interface=c2", "--bind-dynamic", "--log-facility=-"]
     command += [f"--dhcp-leasefile={tmp_path}/leases", f"--pid-file={tmp_path}/pid", "--conf-file=/dev/null"]
-    rogue = subprocess.Popen(
-        ["ip", "netns", "exec", network.clients, *command, "--dhcp-range=10.21.2.60,10.21.2.70,1h", "--user=root"],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command += ["--dhcp-range=10.21.2.60,10.21.2.70,1h", "--user=root", "--no-ping"]
+    rogue = subprocess.Popen(["ip", "netns", "exec", network.clients, *command], stderr=subprocess.PIPE, text=True)
     try:
         while "started" not in rogue.stderr.readline():
             assert rogue.poll() is None
-        code, found = check(network, service)
-        assert code == 1
-        assert found["d2: other DHCP servers"][0] == "failure"
-        assert "10.21.2.240" in found["d2: other DHCP servers"][1]
-        assert found["d1: other DHCP servers"][0] == "ok"
-        assert check(network, service, "--mode", "proxy")[1]["d2: other DHCP servers"][0] == "ok"
+        (offer,) = network.inside(network.host, lambda: other_servers("d2", 2.0))
     finally:
         rogue.terminate()
         rogue.wait(10)
         rogue.stderr.close()
+    assert offer.server == "10.21.2.240"
+    assert offer.address.startswith("10.21.2.6")
 
 
 @pytest.mark.parametrize(
-    ("change", "undo", "verdict", "says"),
+    ("mode", "servers", "verdict"),
     [
-        ("link set d4 down", "link set d4 up", "failure", "is down: ip link set d4 up"),
-        (
-            "address del 10.21.4.1/24 dev d4",
-            "address add 10.21.4.1/24 dev d4",
-            "failure",
-            "ip address add 10.21.4.1/24",
-        ),
-        ("link set d4 name other", "link set other name d4", "failure", "does not exist"),
+        ("dhcp", [], "ok"),
+        ("dhcp", ["10.21.1.254"], "failure"),
+        ("dhcp", ["10.21.1.1"], "ok"),  # ourselves
+        ("proxy", [], "failure"),
+        ("proxy", ["10.21.1.1"], "failure"),
+        ("proxy", ["10.21.1.254"], "ok"),
     ],
 )
-def test_an_interface_that_is_not_ready(network, service, change, undo, verdict, says):
-    def ip(words: str) -> None:
-        subprocess.run(["ip", "-n", network.host, *words.split()], check=True)
+def test_what_another_server_means(mode, servers, verdict):
+    offers = [Offer(server, "10.21.1.9", "") for server in servers]
+    result = judge_offers(DOMAIN, mode, offers)
+    assert result.verdict == verdict
+    assert all(server in result.finding for server in servers if server != DOMAIN.host_address)
 
-    if "name" in change:
-        ip("link set d4 down")
-    ip(change)
+
+@pytest.mark.parametrize(
+    ("changes", "undo", "says"),
+    [
+        (["link set d4 down"], ["link set d4 up"], "is down: ip link set d4 up"),
+        (["address del 10.21.4.1/24 dev d4"], [], "ip address add 10.21.4.1/24 dev d4"),
+        (["link set d4 down", "link set d4 name x4"], ["link set x4 name d4", "link set d4 up"], "does not exist"),
+    ],
+)
+def test_an_interface_that_is_not_ready(network, changes, undo, says):
+    def ip(words: str, check: bool = True) -> None:
+        subprocess.run(["ip", "-n", network.host, *words.split()], check=check, capture_output=True)
+
+    for words in changes:
+        ip(words)
     try:
-        code, found = check(network, service)
+        results = network.inside(network.host, lambda: check_interface(DOMAIN_4))
     finally:
-        ip(undo)
-        ip("link set d4 up")
-        subprocess.run(["ip", "-n", network.host, "address", "add", "10.21.4.1/24", "dev", "d4"], capture_output=True)
-    assert code == 1
-    assert found["d4: interface d4"][0] == verdict
-    assert says in found["d4: interface d4"][1]
+        for words in undo:
+            ip(words)
+        ip("address add 10.21.4.1/24 dev d4", check=False)
+    assert "failure" in [result.verdict for result in results]
+    assert any(says in result.finding for result in results)
+    assert [result.verdict for result in network.inside(network.host, lambda: check_interface(DOMAIN_4))] == ["ok"]
+
+
+def test_a_cable_that_is_not_plugged_in_is_a_warning(network):
+    subprocess.run(["ip", "-n", network.clients, "link", "set", "c4", "down"], check=True)
+    deadline = time.monotonic() + 10
+    try:
+        while True:  # the kernel passes the news on within a second
+            results = network.inside(network.host, lambda: check_interface(DOMAIN_4))
+            if results[0].verdict != "ok" or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+    finally:
+        subprocess.run(["ip", "-n", network.clients, "link", "set", "c4", "up"], check=True)
+    assert [(result.verdict, "carrier" in result.finding) for result in results] == [("warning", True)]
 
 
 def event(kind: str, mac: str, **evidence: str) -> BootEvent:
