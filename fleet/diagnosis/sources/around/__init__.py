@@ -1,0 +1,1 @@
+"""Sources about the world around the box."""

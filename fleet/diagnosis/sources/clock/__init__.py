@@ -1,0 +1,1 @@
+"""Sources about the real-time clock and its battery."""

@@ -1,0 +1,1 @@
+"""Sources about power, heat and speed."""

@@ -1,0 +1,34 @@
+"""Where nothing can be said."""
+
+from __future__ import annotations
+
+from duckfleet.fleet.diagnosis.case import Case
+from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Evidence, Severity
+from duckfleet.fleet.diagnosis.history import NEVER_SEEN, NOT_SILENT
+from duckfleet.fleet.diagnosis.tables.rows import Symptom
+
+MOSTLY = 4  # less than this part of what was asked is known: nothing can be said
+
+
+def nothing_is_known(case: Case) -> tuple[Evidence, ...]:
+    """The box is there, and next to nothing that it was asked was answered."""
+    if case.history.standing not in (NOT_SILENT, NEVER_SEEN):
+        return ()
+    look = case.look
+    around = {look.events.source, look.outside.source, look.dhcp.source, look.packets.source}
+    box = [observed for observed in look.observations() if observed.source not in around]
+    known = [observed for observed in box if observed.value is not None]
+    failed = [observed for observed in box if observed.value is None and observed.was_tried]
+    if len(known) * MOSTLY >= len(known) + len(failed) and known:
+        return ()
+    text = (
+        f"{len(failed)} probes failed, the first: {failed[0].source} {failed[0].unknown}"
+        if failed
+        else "nothing was probed"
+    )
+    return (case.tells(text),)
+
+
+SYMPTOMS = (
+    Symptom("nothing_known", "nothing could be read", Severity.NOTE, nothing_is_known, {INSUFFICIENT: 1.0}, ()),
+)
