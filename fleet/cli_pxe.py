@@ -374,7 +374,7 @@ def list_images(context: typer.Context, json: Json = False) -> None:
 @image_app.command("use")
 def use(
     context: typer.Context,
-    image: Annotated[str, typer.Argument(metavar="ID")],
+    image: Annotated[str, typer.Argument(metavar="ID", help="Which image (`duckctl image list`).")],
     ducks: Ducks = None,
 ) -> None:
     """Roll an image out: to the named ducks, duck by duck, or (without any) to all that have no other choice."""

@@ -88,7 +88,7 @@ def enter_lab(fleet: FleetContext, command: str | None) -> Callable[[], None] | 
 
 def fault(
     context: typer.Context,
-    duck: Annotated[str, typer.Argument(metavar="DUCK")],
+    duck: Annotated[str, typer.Argument(metavar="DUCK", help="Its name.")],
     name: Annotated[str, typer.Argument(metavar="FAULT", help="`duckctl lab fault DUCK list` shows them.")],
     off: Annotated[bool, typer.Option("--off", help="Take the fault away.")] = False,
 ) -> None:
@@ -107,8 +107,8 @@ def fault(
 
 def power(
     context: typer.Context,
-    duck: Annotated[str, typer.Argument(metavar="DUCK")],
-    to: Annotated[str, typer.Argument(metavar="on|off|cycle|show")] = "show",
+    duck: Annotated[str, typer.Argument(metavar="DUCK", help="Its name.")],
+    to: Annotated[str, typer.Argument(metavar="on|off|cycle|show", help="What to do to its plug.")] = "show",
     json: Json = False,
 ) -> None:
     """Switch a virtual duck at its power strip, or show what strip and switch know of it."""
