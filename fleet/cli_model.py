@@ -80,6 +80,29 @@ def remove(context: typer.Context, model: Annotated[str, typer.Argument(help="It
         console.out.print(f"{gone.name} is removed", markup=False)
 
 
+@model_app.command("convert")
+def convert(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A model that is here.")],
+    to: Annotated[
+        str, typer.Option(metavar="fp8", help="fp8: e4m3 with a scale a 128x128 block, as published.")
+    ] = "fp8",
+    name: Annotated[str | None, typer.Option(help="What to call the result. Default: MODEL-fp8.")] = None,
+    json: Json = False,
+) -> None:
+    """Make an FP8 checkpoint of a model: attention and FFN rounded, everything else as it was."""
+    from duckfleet.fleet import compose
+
+    if to != "fp8":
+        raise typer.BadParameter(f"{to!r} is no such layout; there is fp8", param_hint="--to")
+    with bars() as shown:
+        made = compose.convert_model(fleet_of(context).models_dir, model, name, shown)
+    if json:
+        console.print_json(made)
+    else:
+        console.out.print(f"{made.name}: {console.size(made.num_bytes)}, {made.source}", markup=False, soft_wrap=True)
+
+
 @model_app.command("prepare")
 def prepare(
     context: typer.Context,

@@ -9,6 +9,7 @@ import typer
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.inventory.plan import FORMATS
 
 DEFAULT_PORT = 8021
 
@@ -99,6 +100,13 @@ def serve(
     max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are answered 429.")] = 64,
     wire_dtype: Annotated[str, typer.Option(metavar="f32|f16|bf16", help="Activations on the wire.")] = "f32",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of this host's share of the work.")] = None,
+    host_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(FORMATS),
+            help="Round the attention's matrices and the head, which stay here, to this. Default: as they are stored.",
+        ),
+    ] = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(envvar="DUCKFLEET_API_KEY", help="Ask clients for this key (again for more of them)."),
@@ -124,6 +132,7 @@ def serve(
         max_queue=max_queue,
         wire_dtype=wire_dtype,
         num_threads=threads,
+        host_format=host_format,
         api_keys=tuple(api_key or ()),
         allow_degraded=allow_degraded,
         min_tp=min_tp,

@@ -74,6 +74,13 @@ def remove_model(models_dir: Path, model: str) -> ModelOnDisk:
     return _on_disk(ModelStore(models_dir).remove(model))
 
 
+def convert_model(models_dir: Path, model: str, name: str | None, progress: Progress = quiet) -> ModelOnDisk:
+    """Make the FP8 twin of a model that is here, under `name` (its own with "-fp8" where None)."""
+    from duckfleet.runtime.model import ModelStore
+
+    return _on_disk(ModelStore(models_dir).convert(model, name, progress))
+
+
 def find_model(models_dir: Path, model: str) -> ModelOnDisk:
     """A model that is here. Raises `OperatorError` that says how to get it."""
     from duckfleet.runtime.model import ModelStore
@@ -175,6 +182,7 @@ def run_server(
     plan = read_plan(standing.plan_text, str(standing.folder))
     stored = ModelStore(fleet.models_dir).find(standing.model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
+    _require_host_memory(checkpoint, request, say)
     say(f"agreeing with {standing.roster.tp} ducks on {plan.model} in {plan.format}")
     fabric = UdpFabric(
         standing.roster,
@@ -187,7 +195,7 @@ def run_server(
     )
     try:
         say("loading what stays on this host")
-        decoder = load_decoder(checkpoint, fabric, num_threads=request.num_threads)
+        decoder = load_decoder(checkpoint, fabric, host_format=request.host_format, num_threads=request.num_threads)
         tokenizer = load_tokenizer(checkpoint)
         with Engine(decoder, tokenizer, ctx=request.ctx, max_queue=request.max_queue) as engine:
             app = create_app(engine, standing.model, api_keys=request.api_keys, fabric_stats=fabric.stats)
@@ -198,6 +206,18 @@ def run_server(
         say(f"stopped: {report}")
     finally:
         fabric.close()
+
+
+def _require_host_memory(checkpoint: Any, request: ServeRequest, say: Callable[[str], None]) -> None:
+    """Say what will be loaded here. Raises `OperatorError` where it does not fit, naming a context that would."""
+    import psutil
+
+    from duckfleet.runtime.model.budget import host_budget
+
+    budget = host_budget(checkpoint.config, checkpoint.tensors, request.ctx, request.host_format)
+    for what, num_bytes in budget.lines():
+        say(f"  {num_bytes / 2**20:10.1f} MiB  {what}")
+    budget.require(psutil.virtual_memory().available)
 
 
 def _spin_us(roster: Roster) -> int:

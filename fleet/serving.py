@@ -33,6 +33,7 @@ class ServeRequest:
     max_queue: int = 64
     wire_dtype: str = "f32"
     num_threads: int | None = None
+    host_format: str | None = None
     api_keys: tuple[str, ...] = ()
     allow_degraded: bool = False
     min_tp: int | None = None
