@@ -110,9 +110,9 @@ void DataPlane::run() {
     const auto now = Clock::now();
     const bool sent = send_burst(now);
     nack_late(now);
+    log_drops(now);
     if (!received.empty() || sent) {
       last_activity_ = now;
-      log_drops(now);
       continue;
     }
     if (may_spin(now)) {
@@ -135,6 +135,7 @@ bool DataPlane::may_spin(Clock::time_point now) const {
 nanoseconds DataPlane::until_next_event(Clock::time_point now) const {
   auto at = now + kLongest;
   if (!outbox_.empty() && outbox_.front().slot->state == SlotState::kDone) at = std::min(at, next_send_);
+  if (num_unlogged_ != 0) at = std::min(at, next_drop_log_);
   if (session_) {
     for (const Lane& lane : session_->lanes) {
       for (const Slot& slot : lane.slots) {
@@ -148,36 +149,36 @@ nanoseconds DataPlane::until_next_event(Clock::time_point now) const {
 void DataPlane::on_datagram(const Received& received) {
   counters_.datagrams.add();
   counters_.bytes_in.add(received.bytes.size());
-  if (received.truncated) return counters_.drop(DropReason::kTooLong);
-  const wire::Datagram datagram = wire::classify(received.bytes);
-  if (!datagram.ok()) return counters_.drop(datagram.drop);
-  const DataKind kind = datagram.kind();
-  if (kind != DataKind::kRequest && kind != DataKind::kNackReply && kind != DataKind::kEcho) {
-    return counters_.drop(DropReason::kWrongDirection);
+  if (const DropReason drop = judge(received); drop != DropReason::kNone) {
+    counters_.drop(drop);
+    ++num_unlogged_;
   }
-  if (kind == DataKind::kEcho && datagram.header.session == 0) return on_echo(datagram, received);
-  if (!session_) return counters_.drop(DropReason::kNoSession);
-  if (const auto drop = session_->admit(datagram, received.bytes, received.from); drop != DropReason::kNone) {
-    return counters_.drop(drop);
-  }
-  DropReason drop = DropReason::kNone;
-  if (kind == DataKind::kRequest) {
-    drop = on_request(datagram);
-  } else if (kind == DataKind::kNackReply) {
-    drop = on_nack_reply(datagram);
-  } else {
-    counters_.echoes.add();
-    sender_.send_single(*session_, DataKind::kEchoReply, datagram.header, datagram.payload);
-  }
-  if (drop != DropReason::kNone) counters_.drop(drop);
 }
 
-void DataPlane::on_echo(const wire::Datagram& datagram, const Received& received) {
+DropReason DataPlane::judge(const Received& received) {
+  if (received.truncated) return DropReason::kTooLong;
+  const wire::Datagram datagram = wire::classify(received.bytes);
+  if (!datagram.ok()) return datagram.drop;
+  const DataKind kind = datagram.kind();
+  if (kind != DataKind::kRequest && kind != DataKind::kNackReply && kind != DataKind::kEcho) {
+    return DropReason::kWrongDirection;
+  }
+  if (kind == DataKind::kEcho && datagram.header.session == 0) return on_echo(datagram, received);
+  if (!session_) return DropReason::kNoSession;
+  if (const auto drop = session_->admit(datagram, received.bytes, received.from); drop != DropReason::kNone) return drop;
+  if (kind == DataKind::kRequest) return on_request(datagram);
+  if (kind == DataKind::kNackReply) return on_nack_reply(datagram);
+  counters_.echoes.add();
+  sender_.send_single(*session_, DataKind::kEchoReply, datagram.header, datagram.payload);
+  return DropReason::kNone;
+}
+
+DropReason DataPlane::on_echo(const wire::Datagram& datagram, const Received& received) {
   const auto now = Clock::now();
   const std::chrono::duration<double> passed = now - echo_refilled_;
   echo_refilled_ = now;
   echo_tokens_ = std::min(kEchoBurst, echo_tokens_ + passed.count() * kEchoesPerSecond);
-  if (echo_tokens_ < 1) return counters_.drop(DropReason::kRateLimited);
+  if (echo_tokens_ < 1) return DropReason::kRateLimited;
   echo_tokens_ -= 1;
   counters_.echoes.add();
   wire::DataHeader header = datagram.header;
@@ -185,6 +186,7 @@ void DataPlane::on_echo(const wire::Datagram& datagram, const Received& received
   std::memcpy(received.bytes.data(), &header, sizeof header);
   const std::array<std::span<const std::byte>, 1> batch = {received.bytes};
   transport_->send(batch, received.from);
+  return DropReason::kNone;
 }
 
 DropReason DataPlane::check_place(const wire::DataHeader& header) const {
@@ -393,8 +395,9 @@ bool DataPlane::send_burst(Clock::time_point now) {
 }
 
 void DataPlane::log_drops(Clock::time_point now) {
-  if (now < next_drop_log_) return;
+  if (num_unlogged_ == 0 || now < next_drop_log_) return;
   next_drop_log_ = now + kDropLogEvery;
+  num_unlogged_ = 0;
   for (std::size_t i = 1; i < wire::kNumDropReasons; ++i) {
     const std::uint64_t count = counters_.drops[i].get();
     const std::uint64_t fresh = count - std::exchange(logged_drops_[i], count);

@@ -46,7 +46,8 @@ class DataPlane {
   void run();
   void take_installed();
   void on_datagram(const Received& received);
-  void on_echo(const wire::Datagram& datagram, const Received& received);
+  wire::DropReason judge(const Received& received);
+  wire::DropReason on_echo(const wire::Datagram& datagram, const Received& received);
   wire::DropReason on_request(const wire::Datagram& datagram);
   wire::DropReason on_nack_reply(const wire::Datagram& datagram);
   wire::DropReason begin_request(Lane& lane, const wire::Datagram& datagram);
@@ -81,6 +82,7 @@ class DataPlane {
   Clock::time_point next_send_;
   Clock::time_point last_activity_;
   Clock::time_point next_drop_log_;
+  std::uint64_t num_unlogged_ = 0;
   std::array<std::uint64_t, wire::kNumDropReasons> logged_drops_{};
   double echo_tokens_;
   Clock::time_point echo_refilled_;
