@@ -58,7 +58,9 @@ def boot_files(fleet: FleetContext) -> BootFiles:
     from duckfleet.pxe.boot_files import BootFiles
     from duckfleet.pxe.multiboot import MultibootImages
 
-    return BootFiles(image_store(fleet), MultibootImages(fleet.state_dir / "pxe" / "multiboot"))
+    return BootFiles(
+        image_store(fleet), MultibootImages(fleet.state_dir / "pxe" / "multiboot", run_dir(fleet) / "tftp")
+    )
 
 
 def run_dir(fleet: FleetContext) -> Path:
