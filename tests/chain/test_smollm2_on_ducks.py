@@ -62,7 +62,7 @@ def test_logits_over_udp_equal_those_of_transformers(
 def test_served_greedy_tokens_equal_those_of_transformers(four_ducks: Lab, smollm2_checkpoint: Checkpoint) -> None:
     four_ducks.run("place", "smollm2", "--format", "f32")
     with four_ducks.serve() as url:
-        body = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 32, "stream": True}
+        body = {"model": "smollm2-135m", "messages": QUESTION, "temperature": 0, "max_tokens": 32, "stream": True}
         said = "".join(streamed(url, body))
     assert said == greedy_reference(smollm2_checkpoint, "f32", 32)
 
@@ -77,7 +77,7 @@ def test_a_killed_duck_is_named_within_the_deadline_and_the_server_lives(four_du
     four_ducks.run("place", "smollm2", "--format", "e4m3")
     pids = four_ducks.duckd_pids()
     victim = sorted(pids)[2]
-    body = {"model": "smollm2", "messages": QUESTION, "max_tokens": 400, "stream": True, "seed": 1, "temperature": 1.5}
+    body = {"model": "smollm2-135m", "messages": QUESTION, "max_tokens": 400, "stream": True, "seed": 1, "temperature": 1.5}
     with four_ducks.serve("--deadline", "2") as url:
         seen = 0
         error = ""
@@ -93,13 +93,14 @@ def test_a_killed_duck_is_named_within_the_deadline_and_the_server_lives(four_du
         assert httpx.get(f"{url}/health", timeout=20).status_code in (200, 503)
         refused = httpx.post(f"{url}/v1/chat/completions", json={**body, "stream": False}, timeout=60)
         assert refused.status_code in (500, 502, 503) and victim in refused.json()["error"]["message"]
-    short = four_ducks.run("serve", "--port", "0", expect=3)
-    assert victim in short
+    assert victim in four_ducks.run("serve", "--port", "0", expect=1)
+    four_ducks.run("probe", expect=3)
+    assert victim in four_ducks.run("serve", "--port", "0", expect=3)
     four_ducks.run("wake", victim, "--wait")
     four_ducks.run("probe")
     four_ducks.run("place", "smollm2", "--format", "e4m3")
     with four_ducks.serve() as url:
-        whole = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 8}
+        whole = {"model": "smollm2-135m", "messages": QUESTION, "temperature": 0, "max_tokens": 8}
         assert httpx.post(f"{url}/v1/chat/completions", json=whole, timeout=60).status_code == 200
 
 
