@@ -77,7 +77,14 @@ def test_a_killed_duck_is_named_within_the_deadline_and_the_server_lives(four_du
     four_ducks.run("place", "smollm2", "--format", "e4m3")
     pids = four_ducks.duckd_pids()
     victim = sorted(pids)[2]
-    body = {"model": "smollm2-135m", "messages": QUESTION, "max_tokens": 400, "stream": True, "seed": 1, "temperature": 1.5}
+    body = {
+        "model": "smollm2-135m",
+        "messages": QUESTION,
+        "max_tokens": 400,
+        "stream": True,
+        "seed": 1,
+        "temperature": 1.5,
+    }
     with four_ducks.serve("--deadline", "2") as url:
         seen = 0
         error = ""
