@@ -148,7 +148,7 @@ def rotate_keys(
 
     Afterwards ducks need a new boot image (or the lab's relay wakes them with the new keys), and `place` signs anew.
     """
-    from duckfleet.fleet import trust
+    from duckfleet.fleet import lifecycle, trust
     from duckfleet.fleet.reach import connect, on_all
     from duckfleet.inventory.errors import MachineError
     from duckfleet.inventory.site import Duck
@@ -162,7 +162,12 @@ def rotate_keys(
         with connect(site, duck, old, 2.0) as client:
             client.shutdown()
 
-    silent = [duck.name for duck, answer in on_all(site.ducks, end) if isinstance(answer, MachineError)]
+    silent = []
+    for duck, answer in on_all(site.ducks, end):
+        if isinstance(answer, MachineError):
+            silent.append(duck.name)
+        else:
+            fleet.known_store.transition(duck, "power_cut", {"by": "keys rotate"}, lifecycle.next_state)
     aside = trust.rotate_keys(fleet.keys_dir)
     fleet.store.log("keys_rotated", {"old": str(aside), "not_reached": silent})
     console.out.print(f"new keys in {fleet.keys_dir}, the old ones in {aside}", markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from duckfleet.fleet.reach import identify, on_all
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import Store
+from duckfleet.runtime.errors import DuckLost
 from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
 POLL_S = 0.1
@@ -63,8 +64,12 @@ class Waker:
         results: dict[str, WakeResult] = {}
         asleep = []
         for duck, answer in on_all(ducks, lambda duck: identify(self.site, duck, self.keys, REACH_TIMEOUT_S)):
-            if isinstance(answer, MachineError):
+            if isinstance(answer, DuckLost):
                 asleep.append(duck)
+                self._silent(duck, answer)
+            elif isinstance(answer, MachineError):  # something is awake there, and a packet would change nothing
+                self.store.log("wake_refused", {"error": str(answer)}, duck)
+                results[duck.mac] = self._done(duck, False, str(answer), began)
             else:
                 self._answered(duck, answer.instance)
                 results[duck.mac] = self._done(duck, True, "answers already", began)
@@ -147,6 +152,11 @@ class Waker:
         except PowerError as error:
             evidence = {"error": str(error)}
         self.store.log("wake_repeated", evidence, duck)
+
+    def _silent(self, duck: Duck, error: DuckLost) -> None:
+        """A duck that was believed up is not: say so before it is woken."""
+        if self.store.ducks()[duck.mac].state in lifecycle.ANSWERING:
+            self.store.transition(duck, "went_silent", {"error": str(error)}, lifecycle.next_state)
 
     def _answered(self, duck: Duck, instance: int) -> None:
         row = self.store.ducks()[duck.mac]
