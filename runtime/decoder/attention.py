@@ -61,7 +61,7 @@ class GqaAttention:
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segment: Segment, out: torch.Tensor) -> None:
         """q [tokens, heads, d], k and v [tokens, kv_heads, d] of one sequence; `out` as q."""
         spec, start, stop = self._spec, segment.start, segment.start + segment.num_tokens
-        keys, values = segment.cache.layers[self._layer]
+        keys, values = segment.cache.layers[self._layer]  # a pair, for this kind of attention
         keys[:, start:stop].copy_(k.transpose(0, 1))
         values[:, start:stop].copy_(v.transpose(0, 1))
         group = spec.num_heads // spec.num_kv_heads

@@ -52,6 +52,7 @@ class IndexerSpec:
     num_heads: int
     head_dim: int
     top_k: int
+    quantised: bool = False  # Hadamard and FP8 before the products, as the published code does for speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +133,20 @@ class DecoderConfig:
     tie_word_embeddings: bool
     max_positions: int
     eos_token_ids: tuple[int, ...] = ()
-    num_mtp_layers: int = 0  # layers past `layers` that a checkpoint holds for multi-token prediction
+    mtp_layers: tuple[LayerSpec, ...] = ()  # for multi-token prediction, numbered on from `layers`
 
     @property
     def num_layers(self) -> int:
+        """Layers of the decoder proper."""
         return len(self.layers)
 
+    @property
+    def all_layers(self) -> tuple[LayerSpec, ...]:
+        return (*self.layers, *self.mtp_layers)
+
     def ffn_shape(self, name: str) -> ModelShape:
-        """What the planner cuts."""
-        return ModelShape(name, self.hidden, tuple(_ffn_shape(layer.ffn) for layer in self.layers))
+        """What the planner cuts: the FFN of every layer, MTP layers last."""
+        return ModelShape(name, self.hidden, tuple(_ffn_shape(layer.ffn) for layer in self.all_layers))
 
 
 def _ffn_shape(ffn: DenseSpec | MoeSpec) -> FfnShape:

@@ -13,6 +13,7 @@ from .attention import GqaAttention, Segment
 from .config import DecoderConfig, GqaSpec, LayerSpec, RopeSpec
 from .ffn import FabricFfn, TimingSum
 from .kv_cache import KvCache
+from .mla import MlaAttention
 from .rope import Rope
 from .tensor_names import layer_prefix
 from .weights import HostWeights
@@ -25,11 +26,26 @@ class _Layer:
         self, config: DecoderConfig, spec: LayerSpec, weights: HostWeights, layer: int, rope: Rope, fabric: Fabric
     ) -> None:
         prefix = layer_prefix(layer)
-        assert isinstance(spec.attention, GqaSpec)
-        self.attention = GqaAttention(spec.attention, weights, prefix, layer, rope, config.rms_norm_eps)
+        self.attention: GqaAttention | MlaAttention
+        if isinstance(spec.attention, GqaSpec):
+            self.attention = GqaAttention(spec.attention, weights, prefix, layer, rope, config.rms_norm_eps)
+        else:
+            self.attention = MlaAttention(spec.attention, weights, prefix, layer, rope)
         self.ffn = FabricFfn(spec.ffn, weights, prefix, layer, fabric)
         self.input_norm = weights.tensor(f"{prefix}input_layernorm.weight")
         self.ffn_norm = weights.tensor(f"{prefix}post_attention_layernorm.weight")
+
+
+class MtpLayer:
+    """A layer for multi-token prediction, loaded for whoever drafts with it; `Decoder.forward` does not use it."""
+
+    def __init__(self, layer: _Layer, weights: HostWeights, number: int) -> None:
+        prefix = layer_prefix(number)
+        self.layer = layer
+        self.embedding_norm = weights.tensor(f"{prefix}enorm.weight")
+        self.hidden_norm = weights.tensor(f"{prefix}hnorm.weight")
+        self.projection = weights.linear(f"{prefix}eh_proj")
+        self.head_norm = weights.tensor(f"{prefix}shared_head.norm.weight")
 
 
 class Decoder:
@@ -48,7 +64,7 @@ class Decoder:
         self._device = weights.device
         self._embedding = weights.embedding("model.embed_tokens.weight")
         ropes: dict[RopeSpec, Rope] = {}
-        self._layers = [
+        every = [
             _Layer(
                 config,
                 spec,
@@ -57,7 +73,11 @@ class Decoder:
                 ropes.setdefault(spec.attention.rope, Rope(spec.attention.rope, self._device)),
                 fabric,
             )
-            for i, spec in enumerate(config.layers)
+            for i, spec in enumerate(config.all_layers)
+        ]
+        self._layers = every[: config.num_layers]
+        self.mtp = [
+            MtpLayer(layer, weights, config.num_layers + i) for i, layer in enumerate(every[config.num_layers :])
         ]
         self._norm = weights.tensor("model.norm.weight")
         self._head = weights.linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .config import DecoderConfig, DenseSpec, GqaSpec, LayerSpec, MoeSpec, RouterSpec
+from .config import DecoderConfig, DenseSpec, GqaSpec, IndexerSpec, LayerSpec, MlaSpec, MoeSpec, RouterSpec
 from .errors import UnsupportedConfig
 from .rope_config import rope_spec
 
 Config = Mapping[str, Any]
 
 
-def decoder_config(config: Config, generation_config: Config | None = None) -> DecoderConfig:
-    """Raises `UnsupportedConfig` for a family or a setting that the decoder does not have."""
+def decoder_config(config: Config, generation_config: Config | None = None, *, with_mtp: bool = False) -> DecoderConfig:
+    """`with_mtp` keeps the config's layers for multi-token prediction, of which many checkpoints hold none.
+
+    Raises `UnsupportedConfig` for a family or a setting that the decoder does not have.
+    """
     model_type = config.get("model_type")
     family = FAMILIES.get(str(model_type))
     if family is None:
@@ -28,6 +31,7 @@ def decoder_config(config: Config, generation_config: Config | None = None) -> D
     if full.get("hidden_act", "silu") != "silu":
         raise UnsupportedConfig(f"hidden_act {full['hidden_act']!r} is not supported, only 'silu' is")
     layers = family(full)
+    num_mtp = int(full.get("num_nextn_predict_layers") or 0) if with_mtp else 0
     return DecoderConfig(
         model_type=str(model_type),
         hidden=full["hidden_size"],
@@ -37,6 +41,7 @@ def decoder_config(config: Config, generation_config: Config | None = None) -> D
         tie_word_embeddings=bool(full.get("tie_word_embeddings", False)),
         max_positions=full["max_position_embeddings"],
         eos_token_ids=eos_token_ids(config, generation_config or {}),
+        mtp_layers=layers[-1:] * num_mtp,
     )
 
 
@@ -139,6 +144,38 @@ def deepseek_moe(config: Config) -> MoeSpec:
     return MoeSpec(width, router, shared_intermediate=width * (config.get("n_shared_experts") or 0))
 
 
+def _mla(config: Config, indexer: IndexerSpec | None = None) -> MlaSpec:
+    return MlaSpec(
+        num_heads=config["num_attention_heads"],
+        q_lora_rank=config.get("q_lora_rank"),
+        kv_lora_rank=config["kv_lora_rank"],
+        qk_nope_head_dim=config["qk_nope_head_dim"],
+        qk_rope_head_dim=config["qk_rope_head_dim"],
+        v_head_dim=config["v_head_dim"],
+        rope=rope_spec(config, config["qk_rope_head_dim"]),
+        rope_interleaved=bool(config.get("rope_interleave", True)),
+        bias=bool(config.get("attention_bias", False)),
+        indexer=indexer,
+    )
+
+
+def _deepseek_v3(config: Config, indexer: IndexerSpec | None = None) -> tuple[LayerSpec, ...]:
+    _refuse(config, mlp_bias=False, pretraining_tp=1)
+    attention = _mla(config, indexer)
+    dense = LayerSpec(attention, DenseSpec(config["intermediate_size"]))
+    sparse = LayerSpec(attention, deepseek_moe(config))
+    num_layers, num_dense = config["num_hidden_layers"], config["first_k_dense_replace"]
+    kinds = config.get("mlp_layer_types") or ["dense" if i < num_dense else "sparse" for i in range(num_layers)]
+    return tuple(dense if kind == "dense" else sparse for kind in kinds[:num_layers])
+
+
+def _deepseek_v32(config: Config) -> tuple[LayerSpec, ...]:
+    if config["q_lora_rank"] is None:
+        raise UnsupportedConfig("q_lora_rank = None is not supported: the indexer's queries come from the latent ones")
+    indexer = IndexerSpec(config["index_n_heads"], config["index_head_dim"], config["index_topk"])
+    return _deepseek_v3(config, indexer)
+
+
 def _glm4_moe(config: Config) -> tuple[LayerSpec, ...]:
     attention = _gqa(config, qk_norm=bool(config["use_qk_norm"]), o_bias=False, default_partial=0.5)
     dense = LayerSpec(attention, DenseSpec(config["intermediate_size"]))
@@ -152,4 +189,6 @@ FAMILIES: dict[str, Callable[[Config], tuple[LayerSpec, ...]]] = {
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "glm4_moe": _glm4_moe,
+    "deepseek_v3": _deepseek_v3,
+    "deepseek_v32": _deepseek_v32,
 }

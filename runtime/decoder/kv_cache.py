@@ -10,7 +10,7 @@ from .errors import ContextFull
 
 def cache_bytes_per_token(config: DecoderConfig, element_bytes: int = 4) -> int:
     """Bytes of cache that one token takes over all layers."""
-    return element_bytes * sum(_widths(layer.attention) for layer in config.layers)
+    return element_bytes * sum(_widths(layer.attention) for layer in config.all_layers)
 
 
 def _widths(spec: GqaSpec | MlaSpec) -> int:
@@ -23,7 +23,8 @@ def _widths(spec: GqaSpec | MlaSpec) -> int:
 class KvCache:
     """Keys and values of every layer for at most `max_len` tokens; `length` of them are there.
 
-    `layers[i]` is (k, v), each [kv_heads, max_len, head_dim] f32, for grouped-query attention.
+    `layers[i]` is (k, v), each [kv_heads, max_len, head_dim] f32, for grouped-query attention; mla.py says what it is
+    for latent attention.
     """
 
     def __init__(self, config: DecoderConfig, max_len: int, device: torch.device) -> None:
@@ -33,7 +34,7 @@ class KvCache:
             )
         self.max_len = max_len
         self.length = 0
-        self.layers = [_allocate(layer.attention, max_len, device) for layer in config.layers]
+        self.layers = [_allocate(layer.attention, max_len, device) for layer in config.all_layers]
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -53,4 +54,7 @@ def _allocate(spec: GqaSpec | MlaSpec, max_len: int, device: torch.device) -> tu
     if isinstance(spec, GqaSpec):
         shape = (spec.num_kv_heads, max_len, spec.head_dim)
         return torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-    raise NotImplementedError
+    latents = torch.zeros(max_len, spec.kv_lora_rank + spec.qk_rope_head_dim, device=device)
+    if spec.indexer is None:
+        return (latents,)
+    return latents, torch.zeros(max_len, spec.indexer.head_dim, device=device)

@@ -68,9 +68,13 @@ class TorchLinear:
     def num_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self._weight, self._scale_inv) if t is not None)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def dequantised(self) -> torch.Tensor:
+        """[out, in] f32; not a copy where it is stored so."""
         weight = self._weight.to(torch.float32)
         if self._scale_inv is not None:
             rows, cols = weight.shape
             weight *= self._scale_inv.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
-        return F.linear(x, weight, self._bias)
+        return weight
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.dequantised(), self._bias)

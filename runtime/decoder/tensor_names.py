@@ -15,7 +15,7 @@ def layer_prefix(layer: int) -> str:
 
 def expert_prefix(config: DecoderConfig, layer: int, expert: int) -> str:
     """Prefix of the three FFN matrices of one expert (0 of a dense layer; num_experts is the shared one)."""
-    ffn = config.layers[layer].ffn
+    ffn = config.all_layers[layer].ffn
     if isinstance(ffn, DenseSpec):
         return f"{layer_prefix(layer)}mlp."
     if expert == ffn.router.num_experts:
@@ -26,8 +26,10 @@ def expert_prefix(config: DecoderConfig, layer: int, expert: int) -> str:
 def host_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Tensors that stay on the host: all but the FFN matrices."""
     tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, config.hidden)}
-    for i, layer in enumerate(config.layers):
+    for i, layer in enumerate(config.all_layers):
         tensors.update((layer_prefix(i) + name, shape) for name, shape in _layer_tensors(layer, config.hidden))
+    for i in range(config.num_layers, len(config.all_layers)):
+        tensors.update((layer_prefix(i) + name, shape) for name, shape in _mtp_tensors(config.hidden))
     tensors["model.norm.weight"] = (config.hidden,)
     if not config.tie_word_embeddings:
         tensors["lm_head.weight"] = (config.vocab_size, config.hidden)
@@ -60,6 +62,18 @@ def _layer_tensors(layer: LayerSpec, hidden: int) -> Iterator[tuple[str, tuple[i
             yield "mlp.gate.e_score_correction_bias", (ffn.router.num_experts,)
         if ffn.shared_gate:
             yield "mlp.shared_expert_gate.weight", (1, hidden)
+
+
+# An MTP layer's own copies of the model's embedding and head, which are not read.
+MTP_COPIES = ("embed_tokens.weight", "shared_head.head.weight")
+
+
+def _mtp_tensors(hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """What an MTP layer has besides a decoder layer's (DeepSeek-V3, arXiv:2412.19437, section 2.2)."""
+    yield "enorm.weight", (hidden,)
+    yield "hnorm.weight", (hidden,)
+    yield "eh_proj.weight", (hidden, 2 * hidden)
+    yield "shared_head.norm.weight", (hidden,)
 
 
 def _gqa_tensors(spec: GqaSpec, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:

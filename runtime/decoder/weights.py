@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from .linear import HostLinear
+from .linear import HostLinear, TorchLinear
 
 
 class Embedding(Protocol):
@@ -29,6 +29,10 @@ class HostWeights(Protocol):
 
     def linear(self, *names: str, bias: bool = False) -> HostLinear:
         """The matrices `<name>.weight`, rows one under the other, and `<name>.bias` where asked for."""
+        ...
+
+    def matrix(self, name: str) -> TorchLinear:
+        """The matrix `<name>.weight`, whose values are wanted themselves."""
         ...
 
     def embedding(self, name: str) -> Embedding: ...

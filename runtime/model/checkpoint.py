@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from duckfleet.runtime.decoder.config import DecoderConfig
 from duckfleet.runtime.decoder.families import decoder_config
-from duckfleet.runtime.decoder.tensor_names import ffn_tensors, host_tensors
+from duckfleet.runtime.decoder.tensor_names import ffn_tensors, host_tensors, layer_prefix
 
 from .errors import BadCheckpoint
 from .tensors import F32, StoredTensor, TensorInfo
@@ -77,8 +78,14 @@ class Checkpoint(ABC):
 
     @cached_property
     def config(self) -> DecoderConfig:
-        """Raises `UnsupportedConfig`."""
-        return decoder_config(self.raw_config, self.generation_config)
+        """With the MTP layers that the checkpoint really holds. Raises `UnsupportedConfig`."""
+        config = decoder_config(self.raw_config, self.generation_config, with_mtp=True)
+        held = [
+            layer
+            for i, layer in enumerate(config.mtp_layers, start=config.num_layers)
+            if self.find(f"{layer_prefix(i)}input_layernorm.weight") is not None
+        ]
+        return replace(config, mtp_layers=tuple(held))
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:

@@ -32,6 +32,7 @@ QUANTIZATION = {
     "weight_block_size": [SCALE_BLOCK, SCALE_BLOCK],
 }
 _ROUNDED = ("_proj.weight", "_proj_with_mqa.weight", "indexer.wq_b.weight", "indexer.wk.weight")
+_KEPT = ("indexer.weights_proj.weight", "eh_proj.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def convert_to_fp8(
 
 def _is_rounded(name: str) -> bool:
     """Projections of attention and FFN; router, norms, embedding, head and the indexer's weights stay as they are."""
-    return name.endswith(_ROUNDED) and not name.endswith("weights_proj.weight")
+    return name.endswith(_ROUNDED) and not name.endswith(_KEPT)
 
 
 def _plan(checkpoint: Checkpoint, name: str) -> Iterator[_Planned]:

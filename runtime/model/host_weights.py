@@ -37,14 +37,24 @@ class CheckpointWeights:
         if self.device.type == "cpu":
             packed = [PackedMatrix.pack(to_format(t, self._format or stored_format(t))) for t in stored]
             return PackedLinear(packed, added, self._threads)
-        if len(stored) == 1 and stored[0].scale_inv is not None and self._format is None:
-            return self._fp8(stored[0], added)
+        if len(stored) == 1:
+            return self._torch(stored[0], added)
         rows = [to_format(t, self._format).dequantize() if self._format else np.array(t.to_f32()) for t in stored]
         return TorchLinear(torch.from_numpy(np.concatenate(rows)).to(self.device), added)
 
-    def _fp8(self, stored: StoredTensor, bias: torch.Tensor | None) -> TorchLinear:
-        codes = torch.from_numpy(np.array(stored.data)).view(torch.float8_e4m3fn)
-        return TorchLinear(codes.to(self.device), bias, torch.from_numpy(np.array(stored.scale_inv)).to(self.device))
+    def matrix(self, name: str) -> TorchLinear:
+        return self._torch(self._checkpoint.read(f"{name}.weight"), None)
+
+    def _torch(self, stored: StoredTensor, bias: torch.Tensor | None) -> TorchLinear:
+        """Codes stay codes where torch has the type."""
+        q = to_format(stored, self._format or stored_format(stored))
+        codes = torch.from_numpy(np.array(q.codes))
+        if q.format == "e4m3":
+            scales = torch.from_numpy(np.array(q.scales)).to(self.device)
+            return TorchLinear(codes.view(torch.float8_e4m3fn).to(self.device), bias, scales)
+        if q.format == "bf16":
+            return TorchLinear(codes.view(torch.bfloat16).to(self.device), bias)
+        return TorchLinear(torch.from_numpy(np.array(q.dequantize())).to(self.device), bias)
 
     def embedding(self, name: str) -> StoredEmbedding:
         return StoredEmbedding(self._checkpoint.rows_of(name), self.device)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from duckfleet.runtime.decoder.tensor_names import MTP_COPIES, layer_prefix
+
 from .checkpoint import Checkpoint, RowReader, bytes_digest
 from .errors import BadCheckpoint, UnsupportedModel
 from .safetensors_file import Region, read_header
@@ -108,10 +110,9 @@ class SafetensorsCheckpoint(Checkpoint):
         known |= {name + _SCALE for name in known}
         if self.config.tie_word_embeddings:
             known.add("lm_head.weight")
-        mtp = tuple(f"model.layers.{self.config.num_layers + i}." for i in range(self.config.num_mtp_layers))
-        return sorted(
-            n for n in self._regions if n not in known and not _IGNORED.search(n) and not (mtp and n.startswith(mtp))
-        )
+        mtp = range(self.config.num_layers, len(self.config.all_layers))
+        known |= {layer_prefix(i) + copy for i in mtp for copy in MTP_COPIES}
+        return sorted(n for n in self._regions if n not in known and not _IGNORED.search(n))
 
     def _view(self, name: str) -> _View | None:
         region = self._regions.get(name)

@@ -34,6 +34,28 @@ ROUTED = {  # the mixture of DeepSeek-V3
     "first_k_dense_replace": 1,
 }
 
+DEEPSEEK = {
+    **COMMON,
+    **ROUTED,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+}
+INDEXER = {"index_topk": 8, "index_n_heads": 16, "index_head_dim": 32}
+DEEPSEEK_YARN = {  # as published, for a shorter pretraining
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+
 
 def random_model(config: Any, seed: int = 0) -> Any:
     """A model whose norms, biases and router corrections are random too, so that none of them goes unnoticed."""

@@ -2,13 +2,25 @@
 
 import pytest
 import torch
-from transformers import Glm4MoeConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import DeepseekV3Config, DeepseekV32Config, Glm4MoeConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from duckfleet.runtime.decoder import Decoder
 from duckfleet.runtime.model.checkpoint import Checkpoint
 from duckfleet.runtime.model.host_weights import CheckpointWeights
 from tests.runtime.matrix_fabric import MatrixFabric
-from tests.runtime.tiny_models import COMMON, MOE, QWEN3, ROUTED, logits_of, random_model, random_tokens, save
+from tests.runtime.tiny_models import (
+    COMMON,
+    DEEPSEEK,
+    DEEPSEEK_YARN,
+    INDEXER,
+    MOE,
+    QWEN3,
+    ROUTED,
+    logits_of,
+    random_model,
+    random_tokens,
+    save,
+)
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -39,6 +51,16 @@ CONFIGS = {
     "qwen3-moe-every-second": Qwen3MoeConfig(**QWEN3, **MOE, decoder_sparse_step=2),
     "glm4-moe": Glm4MoeConfig(**QWEN3, **ROUTED, use_qk_norm=True, attention_bias=True),
     "glm4-moe-unnormalised": Glm4MoeConfig(**QWEN3, **ROUTED, norm_topk_prob=False),
+    "deepseek-v3": DeepseekV3Config(**DEEPSEEK),
+    "deepseek-v3-yarn": DeepseekV3Config(**DEEPSEEK, rope_parameters=dict(DEEPSEEK_YARN)),
+    "deepseek-v3-yarn-mscales-differ": DeepseekV3Config(
+        **DEEPSEEK, rope_parameters={**DEEPSEEK_YARN, "mscale_all_dim": 0.7}
+    ),
+    "deepseek-v3-whole-queries": DeepseekV3Config(**{**DEEPSEEK, "q_lora_rank": None}),
+    "deepseek-v3-halves-bias": DeepseekV3Config(**DEEPSEEK, rope_interleave=False, attention_bias=True),
+    "deepseek-v32-short": DeepseekV32Config(**DEEPSEEK, **{**INDEXER, "index_topk": 512}),
+    "deepseek-v32": DeepseekV32Config(**DEEPSEEK, **INDEXER, rope_parameters=dict(DEEPSEEK_YARN)),
+    "deepseek-v32-unnormalised": DeepseekV32Config(**DEEPSEEK, **INDEXER, norm_topk_prob=False),
 }
 
 

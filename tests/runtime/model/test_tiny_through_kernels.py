@@ -2,18 +2,31 @@
 
 import pytest
 import torch
-from transformers import Glm4MoeConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import DeepseekV3Config, DeepseekV32Config, Glm4MoeConfig, Qwen3Config, Qwen3MoeConfig
 
 from duckfleet.runtime.fabric import LocalFabric
 from duckfleet.runtime.model import Checkpoint, ChunkStore, load_decoder, prepare
 from duckfleet.runtime.model.reference import reference_model
-from tests.runtime.tiny_models import MOE, QWEN3, ROUTED, logits_of, random_model, random_tokens, save
+from tests.runtime.tiny_models import (
+    DEEPSEEK,
+    DEEPSEEK_YARN,
+    INDEXER,
+    MOE,
+    QWEN3,
+    ROUTED,
+    logits_of,
+    random_model,
+    random_tokens,
+    save,
+)
 
 CONFIGS = {
     "qwen3": Qwen3Config(**QWEN3),
     "qwen3-tied": Qwen3Config(**QWEN3, tie_word_embeddings=True),
     "qwen3-moe": Qwen3MoeConfig(**QWEN3, **MOE, norm_topk_prob=True, mlp_only_layers=[1]),
     "qwen3-moe-sparse-step": Qwen3MoeConfig(**QWEN3, **MOE, norm_topk_prob=False, decoder_sparse_step=2),
+    "deepseek-v3": DeepseekV3Config(**DEEPSEEK, rope_parameters=dict(DEEPSEEK_YARN)),
+    "deepseek-v32": DeepseekV32Config(**DEEPSEEK, **INDEXER, rope_parameters=dict(DEEPSEEK_YARN)),
     "glm4-moe": Glm4MoeConfig(**QWEN3, **ROUTED, use_qk_norm=True),
     "glm4-moe-unnormalised": Glm4MoeConfig(**QWEN3, **{**ROUTED, "n_group": 1, "topk_group": 1}, norm_topk_prob=False),
 }

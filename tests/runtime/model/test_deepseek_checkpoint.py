@@ -1,0 +1,91 @@
+"""DeepSeek's published layout: FP8 with block scales, and a layer for multi-token prediction on top."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DeepseekV3Config, DeepseekV32Config
+
+from duckfleet.runtime.fabric import LocalFabric
+from duckfleet.runtime.model import BadCheckpoint, Checkpoint, ChunkStore, load_decoder, prepare
+from duckfleet.runtime.model.convert import convert_to_fp8
+from duckfleet.runtime.model.reference import reference_model
+from tests.runtime.tiny_models import DEEPSEEK, DEEPSEEK_YARN, INDEXER, logits_of, random_model, random_tokens, save
+
+CONFIGS = {
+    "v3": DeepseekV3Config(**DEEPSEEK, rope_parameters=dict(DEEPSEEK_YARN)),
+    "v3.2": DeepseekV32Config(**DEEPSEEK, **INDEXER, rope_parameters=dict(DEEPSEEK_YARN), num_nextn_predict_layers=1),
+}
+MTP = "model.layers.3."
+
+
+@pytest.fixture(params=CONFIGS)
+def folder(request, tmp_path, byte_level_tokenizer):
+    folder = save(random_model(CONFIGS[request.param]), tmp_path / "model")
+    byte_level_tokenizer.save_pretrained(folder)
+    return folder
+
+
+def add_mtp_layer(folder):
+    tensors = load_file(folder / "model.safetensors")
+    last = {n: t for n, t in tensors.items() if n.startswith("model.layers.2.")}
+    tensors.update({n.replace("model.layers.2.", MTP): t.clone() for n, t in last.items()})
+    tensors[f"{MTP}enorm.weight"] = tensors[f"{MTP}hnorm.weight"] = torch.ones(64)
+    tensors[f"{MTP}hnorm.weight"] = torch.full((64,), 2.0)
+    tensors[f"{MTP}eh_proj.weight"] = torch.randn(64, 128)
+    tensors[f"{MTP}shared_head.norm.weight"] = torch.ones(64)
+    tensors[f"{MTP}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{MTP}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+def logits(checkpoint, chunks, tokens, tp):
+    plan = prepare(checkpoint, "tiny", chunks, tp=tp)
+    decoder = load_decoder(checkpoint, LocalFabric(plan, ChunkStore(chunks).read))
+    cache = decoder.new_cache(len(tokens))
+    rows = [decoder.forward(tokens[:32], cache, all_logits=True)] + [decoder.forward([t], cache) for t in tokens[32:]]
+    return plan, decoder, torch.cat(rows)
+
+
+@pytest.mark.parametrize("tp", [1, 3])
+def test_fp8_equals_its_dequantised_reference(folder, tmp_path, tp):
+    convert_to_fp8(Checkpoint.open(folder), tmp_path / "fp8")
+    checkpoint = Checkpoint.open(tmp_path / "fp8")
+    attention = "model.layers.1.self_attn."
+    assert checkpoint.tensors[f"{attention}kv_b_proj.weight"].stored == "e4m3"
+    assert checkpoint.tensors[f"{attention}kv_a_proj_with_mqa.weight"].stored == "e4m3"
+    assert checkpoint.tensors["model.layers.1.mlp.gate.weight"].stored == "f32"
+    if f"{attention}indexer.wk.weight" in checkpoint.tensors:
+        assert checkpoint.tensors[f"{attention}indexer.wk.weight"].stored == "e4m3"
+        assert checkpoint.tensors[f"{attention}indexer.weights_proj.weight"].stored == "f32"
+    tokens = random_tokens(64, 112)
+    plan, _, ours = logits(checkpoint, tmp_path / "chunks", tokens, tp)
+    assert plan.format == "e4m3"
+    expected = logits_of(reference_model(checkpoint), tokens)
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+    p, q = expected.double().log_softmax(-1), ours.double().log_softmax(-1)
+    assert (p.exp() * (p - q)).sum(-1).max() <= 1e-6
+
+
+def test_a_layer_for_multi_token_prediction_is_loaded_and_placed(folder, tmp_path):
+    tokens = random_tokens(48, 112)
+    without, _, before = logits(Checkpoint.open(folder), tmp_path / "before", tokens, 2)
+    assert without.num_layers == 3
+    tensors = add_mtp_layer(folder)
+    checkpoint = Checkpoint.open(folder)
+    assert len(checkpoint.config.mtp_layers) == 1
+    plan, decoder, after = logits(checkpoint, tmp_path / "after", tokens, 2)
+    assert plan.num_layers == 4 and {c.layer for c in plan.chunks} == {0, 1, 2, 3}
+    torch.testing.assert_close(after, before, atol=1e-6, rtol=0)
+    (mtp,) = decoder.mtp
+    torch.testing.assert_close(mtp.hidden_norm, torch.full((64,), 2.0))
+    x = torch.randn(2, 128)
+    torch.testing.assert_close(mtp.projection(x), x @ tensors[f"{MTP}eh_proj.weight"].T, atol=1e-4, rtol=1e-4)
+
+
+def test_a_torn_mtp_layer_is_named(folder):
+    tensors = add_mtp_layer(folder)
+    del tensors[f"{MTP}eh_proj.weight"], tensors[f"{MTP}mlp.experts.7.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(BadCheckpoint, match=rf"2 missing: {MTP}eh_proj.weight, {MTP}mlp.experts.7.up_proj.weight"):
+        _ = Checkpoint.open(folder).tensors
