@@ -10,14 +10,14 @@ from duckfleet.runtime.engine.token_bytes import TokenBytes
 class IncrementalDetokenizer:
     """Bytes of tokens in, whole characters out.
 
-    A character split over tokens waits for its last byte. Bytes that can be no part of a character whatever follows
-    become one U+FFFD for each maximal subpart (Unicode 15, section 3.9), as in a decode of the whole text. A character
-    that is still incomplete when the text ends is dropped by `flush`.
+    A character split over tokens waits for its last byte. Bytes that can be no part of a character, whatever follows,
+    are left out rather than shown as U+FFFD, and so is a character that is still incomplete when the text ends: U+FFFD
+    is shown only where the model writes that very character.
     """
 
     def __init__(self, tokens: TokenBytes) -> None:
         self._tokens = tokens
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         self._strip_space = tokens.strips_first_space
 
     @property

@@ -18,24 +18,18 @@ from starlette.responses import Response
 from duckfleet.inventory.errors import DuckfleetError, OperatorError
 from duckfleet.runtime.engine import Engine
 from duckfleet.runtime.server.answers import ChatAnswer, CompletionAnswer
-from duckfleet.runtime.server.api.complaints import parse_request
+from duckfleet.runtime.server.api.complaints import parse_chat, parse_completion
 from duckfleet.runtime.server.api.errors import SERVER, ApiError, api_error, invalid
 from duckfleet.runtime.server.api.openapi import error_responses, json_body, schemas
 from duckfleet.runtime.server.api.responses import Json, ResponseHead
-from duckfleet.runtime.server.api.schema import (
-    UNSUPPORTED_CHAT,
-    UNSUPPORTED_COMPLETION,
-    ChatRequest,
-    CompletionRequest,
-    SamplingFields,
-)
+from duckfleet.runtime.server.api.schema import SamplingFields
 from duckfleet.runtime.server.api.translate import (
     chat_generation,
     chat_sampling,
     completion_generation,
     completion_sampling,
 )
-from duckfleet.runtime.server.body import read_json
+from duckfleet.runtime.server.body import read_body
 from duckfleet.runtime.server.event_stream import DONE, EventStreamResponse, encode_event, encode_json, unless_gone
 from duckfleet.runtime.server.gate import Gate
 from duckfleet.runtime.server.metrics import FabricStats
@@ -77,7 +71,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation_paths(app, serving)
     _add_other_paths(app, serving)
-    _describe(app)
+    _describe(app, model_name)
     return app
 
 
@@ -89,7 +83,7 @@ def _add_generation_paths(app: FastAPI, serving: Serving) -> None:
     )
     async def chat_completions(request: Request) -> Response:
         """Answer a chat."""
-        body = parse_request(ChatRequest, await read_json(request, serving.settings), UNSUPPORTED_CHAT)
+        body = await read_body(request, serving.settings, parse_chat)
         serving.require_model(body.model)
         record = _record(request)
         record.fields.update(stream=bool(body.stream), user=body.user or body.safety_identifier, metadata=body.metadata)
@@ -107,7 +101,7 @@ def _add_generation_paths(app: FastAPI, serving: Serving) -> None:
     )
     async def completions(request: Request) -> Response:
         """Continue a text."""
-        body = parse_request(CompletionRequest, await read_json(request, serving.settings), UNSUPPORTED_COMPLETION)
+        body = await read_body(request, serving.settings, parse_completion)
         serving.require_model(body.model)
         record = _record(request)
         record.fields.update(stream=bool(body.stream), user=body.user)
@@ -203,13 +197,13 @@ def _add_other_paths(app: FastAPI, serving: Serving) -> None:
         return Response(encode(serving.metrics.registry), headers={"content-type": content_type})
 
 
-def _describe(app: FastAPI) -> None:
+def _describe(app: FastAPI, model_name: str) -> None:
     """Put the schemas of the bodies that handlers parse themselves into the OpenAPI document."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = plain()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas())
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas(model_name))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -5,24 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from duckfleet.runtime.server.api.errors import ApiError, invalid
 from duckfleet.runtime.server.settings import ServerSettings
 
+T = TypeVar("T")
+
+_LARGE_BYTES = 32 * 1024
+_MAX_NAMES = 2048  # of one object; the most that a parameter has a use for is 1024, the biases
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # json.loads has joined the pairs
 
 
-async def read_json(request: Request, settings: ServerSettings) -> object:
-    """The parsed body. Raises `ApiError`: 400, 408 when it comes too slowly, 413 when it is too large."""
+async def read_body(request: Request, settings: ServerSettings, parse: Callable[[object], T]) -> T:
+    """What `parse` makes of the JSON. Raises `ApiError`: 400, 408 when it comes too slowly, 413 when it is too large.
+
+    A large body is parsed in a thread, so that the answers under way go on.
+    """
     if request.url.query:
         raise invalid(None, "Query parameters are not supported: put everything into the body.", "unknown_parameter")
     _check_type(request)
     data = await _read(request, settings)
-    return await asyncio.to_thread(parse_json, data) if len(data) > 64 * 1024 else parse_json(data)
+    if len(data) > _LARGE_BYTES:
+        return await asyncio.to_thread(lambda: parse(parse_json(data)))
+    return parse(parse_json(data))
 
 
 def _check_type(request: Request) -> None:
@@ -107,6 +117,8 @@ def _shown(name: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MAX_NAMES:
+        raise invalid(None, f"An object has {len(pairs)} names; no parameter takes more than {_MAX_NAMES}.", "json")
     result = dict(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]

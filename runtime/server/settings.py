@@ -10,7 +10,7 @@ class ServerSettings:
     """Bounds and keys. Every time and size that a client could stretch is bounded here."""
 
     api_keys: tuple[str, ...] = ()  # none: nobody is asked for one
-    max_body_bytes: int = 4 * 1024 * 1024
+    max_body_bytes: int = 2 * 1024 * 1024  # a prompt of 128k tokens has about half of that
     max_header_bytes: int = 32 * 1024
     max_connections: int = 512
     header_timeout_s: float = 10.0  # from the connection, or from the end of the last response, to a whole head

@@ -9,7 +9,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from duckfleet.runtime.server.api.errors import ApiError, invalid
-from duckfleet.runtime.server.api.schema import FORMS, Strict
+from duckfleet.runtime.server.api.schema import (
+    FORMS,
+    UNSUPPORTED_CHAT,
+    UNSUPPORTED_COMPLETION,
+    ChatRequest,
+    CompletionRequest,
+    Strict,
+)
 
 Request = TypeVar("Request", bound=Strict)
 
@@ -27,11 +34,18 @@ _EXPECTED = {
 }
 
 
-def parse_request(kind: type[Request], body: object, unsupported: Mapping[str, tuple[object, ...]]) -> Request:
-    """Validate a body. `unsupported`: parameters that are refused by name, with the values that ask for nothing.
+def parse_chat(body: object) -> ChatRequest:
+    """Body of `/v1/chat/completions`. Raises `ApiError`, status 400, for the first thing that is wrong."""
+    return _parse(ChatRequest, body, UNSUPPORTED_CHAT)
 
-    Raises `ApiError`, status 400, for the first thing that is wrong.
-    """
+
+def parse_completion(body: object) -> CompletionRequest:
+    """Body of `/v1/completions`. Raises `ApiError`, status 400, for the first thing that is wrong."""
+    return _parse(CompletionRequest, body, UNSUPPORTED_COMPLETION)
+
+
+def _parse(kind: type[Request], body: object, unsupported: Mapping[str, tuple[object, ...]]) -> Request:
+    """`unsupported`: parameters that are refused by name, with the values that ask for nothing."""
     if not isinstance(body, dict):
         raise invalid(None, f"The body must be a JSON object, but it is {_kind_of(body)}.", "invalid_type")
     kept = {}

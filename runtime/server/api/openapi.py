@@ -37,12 +37,15 @@ _ERROR_SCHEMA = {
 }
 
 
-def schemas() -> dict[str, Any]:
-    """`components.schemas`."""
+def schemas(model_name: str) -> dict[str, Any]:
+    """`components.schemas` of a server that has one model."""
     _, document = models_json_schema(
         [(ChatRequest, "validation"), (CompletionRequest, "validation")], ref_template=_REF
     )
-    return {**document["$defs"], "Error": _ERROR_SCHEMA}
+    definitions = document["$defs"]
+    for request in ("ChatRequest", "CompletionRequest"):
+        definitions[request]["properties"]["model"]["enum"] = [model_name]
+    return {**definitions, "Error": _ERROR_SCHEMA}
 
 
 def json_body(model: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class PromptReader:
 
     def chat(self, request: ChatRequest) -> tuple[int, ...]:
         """The prompt of a chat. Raises `ApiError` when the template refuses the messages."""
-        messages = [_plain(message, i) for i, message in enumerate(request.messages)]
+        messages = [_plain(message) for message in request.messages]
         if not self._tokenizer.chat_template:
             raise invalid(
                 "messages", "This model has no chat template: use /v1/completions instead.", "no_chat_template"
@@ -100,17 +100,10 @@ class PromptReader:
             )
 
 
-def _plain(message: Message, index: int) -> dict[str, Any]:
+def _plain(message: Message) -> dict[str, Any]:
     """A message as chat templates expect it: content as one string."""
-    match message.content:
-        case None:
-            param = f"messages[{index}].content"
-            wanted = "expected a string or a list of text parts, but got null"
-            raise invalid(param, f"Invalid type for '{param}': {wanted}.", "invalid_type")
-        case str(text):
-            content = text
-        case parts:
-            content = "".join(part.text for part in parts)
+    parts = message.content
+    content = parts if isinstance(parts, str) else "".join(part.text for part in parts)
     # "developer" is the newer name of "system"; templates of open models know the older one.
     plain = {"role": "system" if message.role == "developer" else message.role, "content": content}
     return plain if message.name is None else {**plain, "name": message.name}

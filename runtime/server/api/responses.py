@@ -118,7 +118,7 @@ class CompletionLogprobs:
 
     def __init__(self, tokens: TokenBytes) -> None:
         self._tokens = tokens
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         self._text_len = 0
 
     def json(self, entries: Sequence[TokenLogprob | None], prompt: Sequence[int] = ()) -> Json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from duckfleet.runtime.engine.request import MAX_CHOICES, MAX_STOP_LEN, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS
 
@@ -23,17 +23,43 @@ FORMS = frozenset({FORM_STRING, FORM_STRINGS, FORM_PARTS, FORM_TOKENS, FORM_TOKE
 
 
 def _form_of_stop(value: Any) -> str | None:
-    return {str: FORM_STRING, list: FORM_STRINGS, type(None): FORM_NULL}.get(type(value))
+    match value:
+        case str():
+            return FORM_STRING
+        case list():
+            return FORM_STRINGS
+        case None:
+            return FORM_NULL
+        case _:
+            return None
 
 
 def _form_of_content(value: Any) -> str | None:
-    return {str: FORM_STRING, list: FORM_PARTS, type(None): FORM_NULL}.get(type(value))
+    match value:
+        case str():
+            return FORM_STRING
+        case list():
+            return FORM_PARTS
+        case _:
+            return None
 
 
 def _form_of_prompt(value: Any) -> str | None:
-    if isinstance(value, list) and value:
-        return {str: FORM_STRINGS, int: FORM_TOKENS, list: FORM_TOKEN_LISTS}.get(type(value[0]))
-    return {str: FORM_STRING, type(None): FORM_NULL}.get(type(value))
+    match value:
+        case str():
+            return FORM_STRING
+        case None:
+            return FORM_NULL
+        case [str(), *_]:
+            return FORM_STRINGS
+        case [bool(), *_]:
+            return None
+        case [int() | float(), *_]:
+            return FORM_TOKENS
+        case [list(), *_]:
+            return FORM_TOKEN_LISTS
+        case _:
+            return None
 
 
 def _forms(form_of: Any, wanted: str) -> Any:
@@ -46,10 +72,25 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 7.0 is an integer (JSON Schema 2020-12, section 6.1.1)."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _all_whole(value: Any) -> Any:
+    """The same for a list of tokens, at once: a call for each of a hundred thousand costs more than the rest."""
+    if isinstance(value, list) and any(type(item) is float for item in value):
+        return [_whole(item) for item in value]
+    return value
+
+
+# One complaint a list is enough: a body of a million wrong items must not become a million complaints.
+_Once = Field(fail_fast=True)
+Int = Annotated[int, BeforeValidator(_whole)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 Stop = Annotated[
     Annotated[StopString, Tag(FORM_STRING)]
-    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), Tag(FORM_STRINGS)]
+    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), _Once, Tag(FORM_STRINGS)]
     | Annotated[None, Tag(FORM_NULL)],
     _forms(_form_of_stop, "a string, a list of strings or null"),
 ]
@@ -68,7 +109,7 @@ class SamplingFields(Strict):
     model: str = Field(description="As `/v1/models` names it.")
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy. Default 1.")
     top_p: float | None = Field(None, ge=0, le=1, description="Default 1.")
-    top_k: int | None = Field(None, ge=-1, le=_MAX_COUNT, description="0 or -1: off, the default.")
+    top_k: Int | None = Field(None, ge=-1, le=_MAX_COUNT, description="0 or -1: off, the default.")
     min_p: float | None = Field(None, ge=0, le=1, description="Default 0.")
     repetition_penalty: float | None = Field(
         None, ge=0.01, le=100, description="Over prompt and completion. Default 1: none."
@@ -78,8 +119,8 @@ class SamplingFields(Strict):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, description="Token id, as a string, to what is added to its logit."
     )
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="Equal seeds give equal draws.")
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Completions of each prompt. Default 1.")
+    seed: Int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="Equal seeds give equal draws.")
+    n: Int | None = Field(None, ge=1, le=MAX_CHOICES, description="Completions of each prompt. Default 1.")
     stop: Stop = Field(None, description="The text ends before the first of these that appears.")
     stream: bool | None = Field(None, description="Server-sent events. Default false.")
     stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
@@ -94,9 +135,7 @@ class TextPart(Strict):
 
 
 Content = Annotated[
-    Annotated[str, Tag(FORM_STRING)]
-    | Annotated[list[TextPart], Field(min_length=1), Tag(FORM_PARTS)]
-    | Annotated[None, Tag(FORM_NULL)],
+    Annotated[str, Tag(FORM_STRING)] | Annotated[list[TextPart], Field(min_length=1), _Once, Tag(FORM_PARTS)],
     _forms(_form_of_content, "a string or a list of text parts"),
 ]
 
@@ -117,13 +156,13 @@ class Message(Strict):
 class ChatRequest(SamplingFields):
     """Body of `/v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(
+    messages: Annotated[list[Message], _Once] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: Int | None = Field(
         None, ge=1, le=_MAX_COUNT, description="Default: as many as the context holds."
     )
-    max_tokens: int | None = Field(None, ge=1, le=_MAX_COUNT, description="Older name of `max_completion_tokens`.")
+    max_tokens: Int | None = Field(None, ge=1, le=_MAX_COUNT, description="Older name of `max_completion_tokens`.")
     logprobs: bool | None = Field(None, description="Log probabilities of the drawn tokens. Default false.")
-    top_logprobs: int | None = Field(
+    top_logprobs: Int | None = Field(
         None, ge=0, le=MAX_TOP_LOGPROBS, description="So many likely tokens beside each. Only with `logprobs`."
     )
     metadata: Annotated[
@@ -134,12 +173,16 @@ class ChatRequest(SamplingFields):
 
 
 TokenId = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
+_Whole = BeforeValidator(_all_whole)
 Prompt = Annotated[
     Annotated[str, Tag(FORM_STRING)]
-    | Annotated[list[str], Field(max_length=MAX_CHOICES), Tag(FORM_STRINGS)]
-    | Annotated[list[TokenId], Tag(FORM_TOKENS)]
+    | Annotated[list[str], Field(max_length=MAX_CHOICES), _Once, Tag(FORM_STRINGS)]
+    | Annotated[list[TokenId], _Once, _Whole, Tag(FORM_TOKENS)]
     | Annotated[
-        list[Annotated[list[TokenId], Field(min_length=1)]], Field(max_length=MAX_CHOICES), Tag(FORM_TOKEN_LISTS)
+        list[Annotated[list[TokenId], Field(min_length=1), _Once, _Whole]],
+        Field(max_length=MAX_CHOICES),
+        _Once,
+        Tag(FORM_TOKEN_LISTS),
     ]
     | Annotated[None, Tag(FORM_NULL)],
     _forms(_form_of_prompt, "a string, a list of strings, a list of token ids or a list of such lists, not empty"),
@@ -150,8 +193,8 @@ class CompletionRequest(SamplingFields):
     """Body of `/v1/completions`."""
 
     prompt: Prompt = Field(description="null: the beginning of a document.")
-    max_tokens: int | None = Field(None, ge=0, le=_MAX_COUNT, description="Default 16.")
-    logprobs: int | None = Field(None, ge=0, le=5, description="So many likely tokens beside each drawn one.")
+    max_tokens: Int | None = Field(None, ge=0, le=_MAX_COUNT, description="Default 16.")
+    logprobs: Int | None = Field(None, ge=0, le=5, description="So many likely tokens beside each drawn one.")
     echo: bool | None = Field(None, description="The prompt comes before the completion. Default false.")
 
 
