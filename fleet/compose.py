@@ -83,9 +83,22 @@ def convert_model(models_dir: Path, model: str, name: str | None, progress: Prog
 
 def find_model(models_dir: Path, model: str) -> ModelOnDisk:
     """A model that is here. Raises `OperatorError` that says how to get it."""
-    from duckfleet.runtime.model import ModelStore
+    return _on_disk(_stored(models_dir, model))
 
-    return _on_disk(ModelStore(models_dir).find(model))
+
+def _stored(models_dir: Path, model: str) -> Any:
+    """A model that is here, by its name or by the source that it was pulled from."""
+    from duckfleet.runtime.model import ModelStore, UnknownModel
+
+    store = ModelStore(models_dir)
+    try:
+        return store.find(model)
+    except UnknownModel:
+        sources = (model, str(Path(model).expanduser().resolve()))
+        same = [stored for stored in store.list() if stored.source in sources]
+        if len(same) != 1:
+            raise
+        return same[0]
 
 
 def _on_disk(stored: Any) -> ModelOnDisk:
@@ -143,10 +156,10 @@ def prepare(
 
     Raises `OperatorError` for a model that is not here or cannot be cut so.
     """
-    from duckfleet.runtime.model import Checkpoint, ModelStore
+    from duckfleet.runtime.model import Checkpoint
     from duckfleet.runtime.model import prepare as prepare_checkpoint
 
-    stored = ModelStore(models_dir).find(model)
+    stored = _stored(models_dir, model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
     try:
         plan = prepare_checkpoint(
@@ -175,12 +188,12 @@ def run_server(
     """
     from duckfleet.runtime.engine import Engine
     from duckfleet.runtime.fabric import UdpFabric
-    from duckfleet.runtime.model import Checkpoint, ModelStore, load_decoder, load_tokenizer
+    from duckfleet.runtime.model import Checkpoint, load_decoder, load_tokenizer
     from duckfleet.runtime.server import HttpServer, configure_logging, create_app
 
     configure_logging(as_json=not sys.stderr.isatty())
     plan = read_plan(standing.plan_text, str(standing.folder))
-    stored = ModelStore(fleet.models_dir).find(standing.model)
+    stored = _stored(fleet.models_dir, standing.model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
     _require_host_memory(checkpoint, request, say)
     say(f"agreeing with {standing.roster.tp} ducks on {plan.model} in {plan.format}")
@@ -266,10 +279,10 @@ def evaluate(
     progress: Progress = quiet,
 ) -> list[Quality]:
     """Rows of the unrounded model and of every format, on the texts that ship with us unless others are given."""
-    from duckfleet.runtime.model import Checkpoint, ModelStore, load_tokenizer
+    from duckfleet.runtime.model import Checkpoint, load_tokenizer
     from duckfleet.runtime.model.evaluate import evaluate as evaluate_formats
 
-    stored = ModelStore(models_dir).find(model)
+    stored = _stored(models_dir, model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
     found = evaluate_formats(
         checkpoint,

@@ -52,6 +52,11 @@ class DemoRequest:
     max_tokens: int
     format: str
 
+    @property
+    def ctx(self) -> int:
+        """Tokens that question and answer take at most: no token is shorter than a byte, and a template adds some."""
+        return len(self.question.encode()) + self.max_tokens + 128
+
 
 class StepFailed(MachineError):
     """A command of the demo ended with something else than 0; it has said why itself."""
@@ -80,7 +85,7 @@ def run_demo(
         lab_down(fleet.lab_dir)  # of a demo that was killed
         try:
             _prepare_fleet(screen, state_dir, request)
-            with _server(screen, fleet) as server:
+            with _server(screen, fleet, request.ctx) as server:
                 report = _ask(screen, FleetContext(state_dir), server, request)
                 show(report)
                 return report
@@ -120,11 +125,11 @@ def _command(state_dir: Path, arguments: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _server(screen: Console, fleet: FleetContext) -> Iterator[Announcement]:
+def _server(screen: Console, fleet: FleetContext, ctx: int) -> Iterator[Announcement]:
     """A `duckctl serve` of its own; ended with its context. It carries the lab's marker, so `lab down` finds it too."""
     _headline(screen, "duckctl serve --port 0", "the host takes attention, the ducks the rest")
     environment = {**os.environ, LAB_VARIABLE: lab_marker(fleet.lab_dir), "OMP_NUM_THREADS": "1"}
-    command = _command(fleet.state_dir, ["serve", "--port", "0", "--ctx", "2048", "--threads", "1"])
+    command = _command(fleet.state_dir, ["serve", "--port", "0", "--ctx", str(ctx), "--threads", "1"])
     log = fleet.state_dir / "serve.log"
     with log.open("wb") as sink:
         child = subprocess.Popen(
