@@ -22,7 +22,7 @@ from duckfleet.inventory.errors import InternalError, OperatorError
 BENCHES = {
     "kernels": "duckfleet.fp9_kernels.bench",
     "layer": "duckfleet.runtime.bench.layer",
-    "fabric": "duckfleet.runtime.bench.fabric",
+    "fabric": "duckfleet.runtime.fabric.bench",
     "decode": "duckfleet.runtime.bench.decode",
     "prefill": "duckfleet.runtime.bench.prefill",
     "context": "duckfleet.runtime.bench.context",

@@ -15,6 +15,8 @@ constexpr std::uint64_t kLongestSleepUs = 100'000;
 constexpr std::uint64_t kTickUs = 1'000;
 constexpr std::uint64_t kIdleTickUs = 50'000;
 constexpr std::uint64_t kIdleAfterUs = 50'000;
+// Sealed and handed over at once. Not more: what is sent is on its way while the next is sealed.
+constexpr std::size_t kBatchBytes = 16'384;
 
 }  // namespace
 
@@ -25,6 +27,7 @@ DomainRunner::DomainRunner(const SessionConfig& session, const DomainConfig& dom
       spin_us_(spin_us),
       attendance_(attendance),
       completions_(completions),
+      batch_limit_(std::clamp<std::size_t>(kBatchBytes / domain.fragment_bytes, 1, DomainProtocol::kMaxBatch)),
       protocol_(session, domain) {}
 
 DomainRunner::~DomainRunner() { stop(); }
@@ -91,7 +94,7 @@ void DomainRunner::flush_locked(std::uint64_t now) {
   for (;;) {
     if (batch_begin_ == batch_end_) {
       batch_begin_ = 0;
-      batch_end_ = protocol_.has_due() ? protocol_.fill(batch_, now) : 0;
+      batch_end_ = protocol_.has_due() ? protocol_.fill(std::span(batch_).first(batch_limit_), now) : 0;
       if (batch_end_ == 0) return;
     }
     const auto due = std::span(batch_).subspan(batch_begin_, batch_end_ - batch_begin_);

@@ -66,6 +66,7 @@ class DomainRunner {
   const std::uint32_t spin_us_;
   const Attendance attendance_;
   std::array<Completion, kNumLanes>& completions_;
+  const std::size_t batch_limit_;
 
   std::mutex mutex_;  // over protocol, batch and the link's sending and receiving
   DomainProtocol protocol_;

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,6 +20,13 @@ namespace {
 constexpr std::size_t kSendBatch = 64;
 constexpr std::size_t kReceiveBatch = 32;
 constexpr int kWantedBufferBytes = 64 << 20;
+
+// Segmentation offload (Linux UDP_SEGMENT and UDP_GRO): datagrams of one size to one address cross the kernel as one.
+constexpr std::size_t kMaxSegments = 64;        // of one send; the kernel's own limit in its first versions
+constexpr std::size_t kMaxSendBytes = 65'000;   // of one send, below the longest UDP payload
+constexpr std::size_t kReceiveBytes = 65'536;   // whatever one receive can bring
+constexpr std::size_t kReceiveStride = kReceiveBytes + 4'160;  // not a power of two: buffers must not share cache sets
+constexpr int kUdpGro = 104;                    // UDP_GRO of <linux/udp.h>, which clashes with <netinet/udp.h>
 
 sockaddr_in to_sockaddr(const Endpoint& e) {
   sockaddr_in a{};
@@ -54,9 +62,8 @@ class UdpLink final : public Link {
   explicit UdpLink(const DomainConfig& domain)
       : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)),
         wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        // One byte more than the longest datagram, so that a longer one shows itself.
-        slot_bytes_((sizeof(wire::DataHeader) + domain.fragment_bytes + 1 + 63) / 64 * 64),
-        receive_memory_(slot_bytes_ * kReceiveBatch) {
+        longest_datagram_(sizeof(wire::DataHeader) + domain.fragment_bytes),
+        receive_memory_(kReceiveStride * kReceiveBatch) {
     const std::string where = "domain " + domain.name + ", host address " + text_of(domain.host) + ": ";
     if (socket_.get() < 0 || wake_.get() < 0) throw LinkError(where + std::strerror(errno));
     const int on = 1;
@@ -70,40 +77,36 @@ class UdpLink final : public Link {
       throw LinkError(where + "cannot bind: " + std::strerror(errno) +
                       "; check host_address in the site file against `ip address`");
     }
+    // Not every kernel has it; then datagrams come one by one.
+    ::setsockopt(socket_.get(), SOL_UDP, kUdpGro, &on, sizeof on);
     for (std::size_t i = 0; i < kReceiveBatch; ++i) {
-      in_vectors_[i] = {receive_memory_.data() + i * slot_bytes_, slot_bytes_};
+      in_vectors_[i] = {receive_memory_.data() + i * kReceiveStride, kReceiveBytes};
       in_headers_[i].msg_hdr = msghdr{};
       in_headers_[i].msg_hdr.msg_name = &in_names_[i];
       in_headers_[i].msg_hdr.msg_iov = &in_vectors_[i];
       in_headers_[i].msg_hdr.msg_iovlen = 1;
+      in_headers_[i].msg_hdr.msg_control = &in_controls_[i];
     }
-    for (std::size_t i = 0; i < kSendBatch; ++i) {
-      out_headers_[i].msg_hdr = msghdr{};
-      out_headers_[i].msg_hdr.msg_name = &out_names_[i];
-      out_headers_[i].msg_hdr.msg_namelen = sizeof(sockaddr_in);
-      out_headers_[i].msg_hdr.msg_iov = &out_vectors_[i];
-      out_headers_[i].msg_hdr.msg_iovlen = 1;
-    }
+    in_datagrams_.reserve(kReceiveBatch * kReceiveBytes / sizeof(wire::DataHeader));
   }
 
   std::size_t send(std::span<const OutDatagram> datagrams) override {
     std::size_t done = 0;
     while (done < datagrams.size()) {
-      const std::size_t n = std::min(kSendBatch, datagrams.size() - done);
-      for (std::size_t i = 0; i < n; ++i) {
-        const OutDatagram& d = datagrams[done + i];
-        out_names_[i] = to_sockaddr(d.to);
-        out_vectors_[i] = {const_cast<std::byte*>(d.data), d.bytes};
-      }
-      const int sent = ::sendmmsg(socket_.get(), out_headers_.data(), static_cast<unsigned>(n), MSG_DONTWAIT);
+      const auto rest = datagrams.subspan(done, std::min(kSendBatch, datagrams.size() - done));
+      const std::size_t num_messages = prepare(rest);
+      const int sent = ::sendmmsg(socket_.get(), out_headers_.data(), static_cast<unsigned>(num_messages), MSG_DONTWAIT);
       if (sent > 0) {
-        for (int i = 0; i < sent; ++i) counters_.sent_bytes += datagrams[done + static_cast<std::size_t>(i)].bytes;
-        counters_.sent_datagrams += static_cast<std::uint64_t>(sent);
-        done += static_cast<std::size_t>(sent);
+        for (std::size_t i = 0; i < static_cast<std::size_t>(sent); ++i) done += count_sent(datagrams.subspan(done), i);
         continue;
       }
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return done;
+      if (segments_ && out_segments_[0] > 1) {
+        // A device without checksum offload cannot take them as one.
+        segments_ = false;
+        continue;
+      }
       // One destination that cannot be reached must not keep the others from being asked: it counts as a lost
       // datagram, and the deadline names the duck.
       counters_.last_send_errno = errno;
@@ -114,17 +117,15 @@ class UdpLink final : public Link {
   }
 
   std::span<const InDatagram> receive() override {
-    for (mmsghdr& h : in_headers_) h.msg_hdr.msg_namelen = sizeof(sockaddr_in);
-    const int n = ::recvmmsg(socket_.get(), in_headers_.data(), kReceiveBatch, MSG_DONTWAIT, nullptr);
-    if (n <= 0) return {};
-    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
-      in_datagrams_[i] = {receive_memory_.data() + i * slot_bytes_, in_headers_[i].msg_len,
-                          Endpoint{in_names_[i].sin_addr.s_addr, in_names_[i].sin_port},
-                          (in_headers_[i].msg_hdr.msg_flags & MSG_TRUNC) != 0};
-      counters_.received_bytes += in_headers_[i].msg_len;
+    for (mmsghdr& h : in_headers_) {
+      h.msg_hdr.msg_namelen = sizeof(sockaddr_in);
+      h.msg_hdr.msg_controllen = sizeof(Control);
     }
-    counters_.received_datagrams += static_cast<std::uint64_t>(n);
-    return {in_datagrams_.data(), static_cast<std::size_t>(n)};
+    const int n = ::recvmmsg(socket_.get(), in_headers_.data(), kReceiveBatch, MSG_DONTWAIT, nullptr);
+    in_datagrams_.clear();
+    for (int i = 0; i < n; ++i) take_apart(static_cast<std::size_t>(i));
+    counters_.received_datagrams += in_datagrams_.size();
+    return in_datagrams_;
   }
 
   void wait(std::uint64_t timeout_us, bool for_room) override {
@@ -158,6 +159,83 @@ class UdpLink final : public Link {
   }
 
  private:
+  union Control {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    cmsghdr align;
+  };
+
+  // Messages for sendmmsg out of datagrams, as few as may be; how many datagrams each holds is in out_segments_.
+  std::size_t prepare(std::span<const OutDatagram> datagrams) {
+    std::size_t num_messages = 0;
+    for (std::size_t first = 0; first < datagrams.size(); ++num_messages) {
+      const OutDatagram& head = datagrams[first];
+      std::size_t count = 0;
+      std::size_t bytes = 0;
+      // All of one size but the last, which may be shorter.
+      while (first + count < datagrams.size()) {
+        const OutDatagram& d = datagrams[first + count];
+        const bool fits = count == 0 || (segments_ && count < kMaxSegments && bytes + d.bytes <= kMaxSendBytes &&
+                                         d.to == head.to && d.bytes <= head.bytes &&
+                                         datagrams[first + count - 1].bytes == head.bytes);
+        if (!fits) break;
+        out_vectors_[first + count] = {const_cast<std::byte*>(d.data), d.bytes};
+        bytes += d.bytes;
+        ++count;
+      }
+      msghdr& h = out_headers_[num_messages].msg_hdr;
+      h = msghdr{};
+      out_names_[num_messages] = to_sockaddr(head.to);
+      h.msg_name = &out_names_[num_messages];
+      h.msg_namelen = sizeof(sockaddr_in);
+      h.msg_iov = &out_vectors_[first];
+      h.msg_iovlen = count;
+      if (count > 1) {
+        h.msg_control = &out_controls_[num_messages];
+        h.msg_controllen = CMSG_SPACE(sizeof(std::uint16_t));
+        cmsghdr* const c = CMSG_FIRSTHDR(&h);
+        c->cmsg_level = SOL_UDP;
+        c->cmsg_type = UDP_SEGMENT;
+        c->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+        const auto segment = static_cast<std::uint16_t>(head.bytes);
+        std::memcpy(CMSG_DATA(c), &segment, sizeof segment);
+      }
+      out_segments_[num_messages] = count;
+      first += count;
+    }
+    return num_messages;
+  }
+
+  std::size_t count_sent(std::span<const OutDatagram> datagrams, std::size_t message) {
+    const std::size_t count = out_segments_[message];
+    for (const OutDatagram& d : datagrams.first(count)) counters_.sent_bytes += d.bytes;
+    counters_.sent_datagrams += count;
+    return count;
+  }
+
+  // One receive is one datagram, or several of one size from one address.
+  void take_apart(std::size_t index) {
+    msghdr& h = in_headers_[index].msg_hdr;
+    const std::size_t bytes = in_headers_[index].msg_len;
+    std::size_t segment = bytes;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&h); c != nullptr; c = CMSG_NXTHDR(&h, c)) {
+      if (c->cmsg_level != SOL_UDP || c->cmsg_type != kUdpGro) continue;
+      int size = 0;
+      std::memcpy(&size, CMSG_DATA(c), sizeof size);
+      if (size > 0) segment = static_cast<std::size_t>(size);
+    }
+    counters_.received_bytes += bytes;
+    const Endpoint from{in_names_[index].sin_addr.s_addr, in_names_[index].sin_port};
+    const bool cut_off = (h.msg_flags & MSG_TRUNC) != 0;
+    std::size_t at = 0;
+    do {
+      const std::size_t size = std::min(segment, bytes - at);
+      if (in_datagrams_.size() == in_datagrams_.capacity()) return;  // a flood of the smallest: lost, as on the wire
+      in_datagrams_.push_back({receive_memory_.data() + index * kReceiveStride + at, static_cast<std::uint32_t>(size), from,
+                               cut_off || size > longest_datagram_});
+      at += size;
+    } while (at < bytes);
+  }
+
   // The last of `fds` is the wake-up.
   void block(pollfd* fds, nfds_t count, std::uint64_t timeout_us) {
     const timespec timeout = {static_cast<time_t>(timeout_us / 1'000'000),
@@ -177,15 +255,19 @@ class UdpLink final : public Link {
 
   Fd socket_;
   Fd wake_;
-  std::size_t slot_bytes_;
+  std::size_t longest_datagram_;
+  bool segments_ = true;  // until the kernel refuses
   std::vector<std::byte> receive_memory_;
   std::array<mmsghdr, kReceiveBatch> in_headers_{};
   std::array<iovec, kReceiveBatch> in_vectors_{};
   std::array<sockaddr_in, kReceiveBatch> in_names_{};
-  std::array<InDatagram, kReceiveBatch> in_datagrams_{};
+  std::array<Control, kReceiveBatch> in_controls_{};
+  std::vector<InDatagram> in_datagrams_;
   std::array<mmsghdr, kSendBatch> out_headers_{};
   std::array<iovec, kSendBatch> out_vectors_{};
   std::array<sockaddr_in, kSendBatch> out_names_{};
+  std::array<Control, kSendBatch> out_controls_{};
+  std::array<std::size_t, kSendBatch> out_segments_{};
 };
 
 }  // namespace
