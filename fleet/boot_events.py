@@ -56,6 +56,9 @@ class BootRecorder:
         return False
 
 
+_SYSTEMS = ("vmlinuz", "kernel", "grub.pxe", "grub.efi", "memtest.bin", "memtest.efi")
+
+
 def lifecycle_event(event: BootEvent) -> str | None:
     """What a boot event means for the duck's state; None: it is a line of the log only.
 
@@ -63,7 +66,7 @@ def lifecycle_event(event: BootEvent) -> str | None:
     """
     if event.kind == "dhcp_request" and event.evidence.get("stage") in ("firmware", "ipxe"):
         return "dhcp_seen"
-    if event.kind == "file_sent" and event.evidence.get("file") in ("vmlinuz", "kernel"):
+    if event.kind == "file_sent" and event.evidence.get("file") in _SYSTEMS:
         return "image_sent"
     return None
 

@@ -21,6 +21,7 @@ from duckfleet.pxe.events import BootEvent, Listener
 from duckfleet.pxe.http_server import BootHttpServer
 from duckfleet.pxe.policy import PolicyFile
 from duckfleet.pxe.responder import Responder
+from duckfleet.pxe.router_responder import RouterResponder
 
 
 class BootService:
@@ -47,6 +48,7 @@ class BootService:
         self._events: queue.SimpleQueue[BootEvent | None] = queue.SimpleQueue()
         self._teller = threading.Thread(target=self._tell, name="boot-events", daemon=True)
         self.dnsmasq = DnsmasqProcess(settings.run_dir / "dnsmasq.conf", settings.run_dir / "dnsmasq.pid", self._line)
+        self._router = RouterResponder(site, on_line)
         self._http = BootHttpServer(Responder(site, policy, files), settings.http_port, self._http_event)
 
     def start(self) -> None:
@@ -55,6 +57,7 @@ class BootService:
             prepare_run_dir(self._settings, self._files, self._config_text)
             self._teller.start()
             self.dnsmasq.start()
+            self._router.start()
             self._http.start()
         except BaseException:
             self.stop()
@@ -62,6 +65,7 @@ class BootService:
 
     def stop(self) -> None:
         self.dnsmasq.stop()
+        self._router.stop()
         self._http.stop()
         if self._teller.is_alive():
             self._events.put(None)
