@@ -88,13 +88,11 @@ def score_text(scored: Score) -> str:
         part = Score(tuple(verdict for verdict in scored.verdicts if verdict.case.outside == level))
         lines.append(f"  evidence from outside {level}: {part.num_right} of {len(part.verdicts)}")
     lines += ["", *matrix_lines(scored)]
-    if scored.wrong:
-        lines += ["", "wrong:"]
-        for verdict in scored.wrong:
-            which = " (held out)" if verdict.case.held_out else ""
-            lines.append(
-                f"  {verdict.case.name}{which}: {verdict.found}, expected {' or '.join(verdict.case.expected)}"
-            )
+    named = [verdict for verdict in scored.wrong if not verdict.case.held_out]
+    for verdict in named:
+        lines.append(f"wrong: {verdict.case.name}: {verdict.found}, expected {' or '.join(verdict.case.expected)}")
+    if len(named) < len(scored.wrong):
+        lines += ["", "Held-out cases are not named: rules are not to be made from them."]
     return "\n".join(lines) + "\n"
 
 

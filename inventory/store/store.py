@@ -221,6 +221,15 @@ class Store:
         with self._read() as connection:
             return {row.mac: ProbeRun(**row._mapping) for row in connection.execute(query)}
 
+    def probes(self, mac: str, *, outcome: str | None = None, limit: int = 2) -> list[ProbeRun]:
+        """The newest `limit` probe runs of one duck, oldest first; with `outcome`, those of that outcome."""
+        query = sa.select(schema.probe_runs).where(schema.probe_runs.c.mac == mac)
+        if outcome is not None:
+            query = query.where(schema.probe_runs.c.outcome == outcome)
+        query = query.order_by(schema.probe_runs.c.id.desc()).limit(limit)
+        with self._read() as connection:
+            return [ProbeRun(**row._mapping) for row in connection.execute(query)][::-1]
+
     def measurements(self, mac: str, name: str, *, limit: int = 100) -> list[Measurement]:
         """The newest `limit` values of one measurement, oldest first."""
         table = schema.measurements

@@ -344,7 +344,7 @@ SYMPTOMS = (
         {"mtu_mismatch": 0.8, "switch_port": 0.2},
         (
             Clue(duck_has_small_mtu, {"mtu_mismatch": STRONG}),
-            Clue(switch_has_small_mtu, {"switch_port": SOME, "mtu_mismatch": SOME}),
+            Clue(switch_has_small_mtu, {"switch_port": SOME}),
         ),
         part_of=SIDES,
     ),

@@ -111,7 +111,8 @@ def thermal(idle_c: int = 42, load_c: int = 66, throttled: int = 0) -> str:
         parts.append(
             f"== {title} ==\n"
             "/sys/class/thermal/thermal_zone0/type:acpitz\n/sys/class/thermal/thermal_zone0/temp:27800\n"
-            f"/sys/class/thermal/thermal_zone1/type:x86_pkg_temp\n/sys/class/thermal/thermal_zone1/temp:{celsius * 1000}\n"
+            "/sys/class/thermal/thermal_zone1/type:x86_pkg_temp\n"
+            f"/sys/class/thermal/thermal_zone1/temp:{celsius * 1000}\n"
             f"/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count:{count}\n"
         )
     return "".join(parts)
@@ -120,7 +121,8 @@ def thermal(idle_c: int = 42, load_c: int = 66, throttled: int = 0) -> str:
 def ethtool(speed: str = "2500Mb/s", link: str = "yes", wake: str = "g", partner: str = "") -> str:
     offered = f"\tLink partner advertised link modes:  {partner}\n" if partner else ""
     return (
-        "Settings for enp1s0:\n\tAdvertised link modes:  100baseT/Full 1000baseT/Full\n\t                        2500baseT/Full\n"
+        "Settings for enp1s0:\n\tAdvertised link modes:  100baseT/Full 1000baseT/Full\n"
+        "\t                        2500baseT/Full\n"
         f"{offered}\tSpeed: {speed}\n\tDuplex: Full\n\tAuto-negotiation: on\n"
         f"\tSupports Wake-on: pumbg\n\tWake-on: {wake}\n\tLink detected: {link}\n"
     )
@@ -178,7 +180,8 @@ def healthy() -> dict[str, str]:
         "cpufreq.txt": cpufreq(2900, 2900, 2898, 2902, 2901, 2899),
         "bandwidth.json": bandwidth(21.9e9, 22.1e9),
         "kernels.json": kernels(19.9, 20.1),
-        "dmesg.txt": "[    0.000000] Linux version 6.12.30\n[    6.400257] igc 0000:01:00.0 enp1s0: NIC Link is Up 2500 Mbps Full Duplex\n",
+        "dmesg.txt": "[    0.000000] Linux version 6.12.30\n"
+        "[    6.400257] igc 0000:01:00.0 enp1s0: NIC Link is Up 2500 Mbps Full Duplex\n",
     }
 
 

@@ -1,0 +1,234 @@
+"""From the store's records to a diagnosis: duckd's probe reports, the event log, the fleet's own baseline."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duckfleet.fleet.cli import run
+from duckfleet.fleet.diagnosing import diagnose_ducks
+from duckfleet.fleet.diagnosis import Diagnosis
+from duckfleet.inventory.site import Site
+from duckfleet.inventory.sitefile import load_site
+from duckfleet.inventory.store import Store
+
+NUM_DUCKS = 5
+SITE = """
+[fleet]
+name = "pond"
+
+[expect]
+link_mbps = 2500
+
+[[domains]]
+name = "1"
+interface = "lo"
+host_address = "10.21.1.1"
+nodes = "10.21.1.[101-105]"
+mtu = 9000
+"""
+NOW_S = 1_780_000_000.0
+
+
+def mac(i: int) -> str:
+    return f"02:00:00:00:00:{i:02x}"
+
+
+def report(i: int) -> dict[str, Any]:
+    module = {"size_bytes": 16 << 30, "speed_mt_per_s": 3200, "configured_mt_per_s": 3200}
+    return {
+        "boot_id": "b",
+        "memory": {"total_bytes": 32_500_000 * 1024, "modules": [{**module, "locator": f"DIMM{n}"} for n in range(2)]},
+        "board": {
+            "product_name": "Box",
+            "bios_version": "1.08",
+            "bios_date": "03/18/2024",
+            "product_serial": "FFFFFFFF",
+        },
+        "clock": {"rtc_date": "2026-05-28", "rtc_time": "20:26:40", "batt_status": "okay"},
+        "cpu": {"model": "N100", "num_cpus": 4},
+        "nics": [
+            {
+                "name": "enp1s0",
+                "mac": mac(i),
+                "carrier": 1,
+                "carrier_changes": 3,
+                "speed_mbit_per_s": 2500,
+                "duplex": "full",
+                "mtu": 9000,
+                "counters": {"rx_packets": 1000, "rx_crc_errors": 0, "rx_missed_errors": 0},
+            }
+        ],
+        "unknown": [],
+    }
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    path = tmp_path / "duckfleet.toml"
+    ducks = "".join(
+        f'\n[[ducks]]\nmac = "{mac(i)}"\naddress = "10.21.1.{100 + i}"\nname = "d1-{100 + i}"\nrack = "A{i}"\n'
+        for i in range(1, NUM_DUCKS + 1)
+    )
+    path.write_text(SITE + ducks)
+    return load_site(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path, site: Site) -> Store:
+    store = Store(f"sqlite:///{tmp_path / 'fleet.db'}")
+    store.know(site.ducks)
+    return store
+
+
+def probe(store: Store, i: int, values: dict[str, Any], read_bytes_per_s: float = 22e9) -> None:
+    store.add_probe_run(mac(i), NOW_S, "ok", values, measured={"read_bandwidth": (read_bytes_per_s, "B/s")})
+
+
+def of_first(site: Site, store: Store, values: dict[str, Any] | None, *runs: float) -> Diagnosis:
+    """Duck 1 with this report and these bandwidths, the others well."""
+    for i in range(2, NUM_DUCKS + 1):
+        for _ in range(2):
+            probe(store, i, report(i), 22e9 + i * 1e7)
+    for value in runs or (22e9, 22e9):
+        if values is not None:
+            probe(store, 1, values, value)
+    duck = site.ducks[0]
+    return diagnose_ducks(site, store, [duck])[duck.mac]
+
+
+def changed(**parts: Any) -> dict[str, Any]:
+    values = copy.deepcopy(report(1))
+    for name, fields in parts.items():
+        values[name].update(fields) if isinstance(values.get(name), dict) else values.__setitem__(name, fields)
+    return values
+
+
+def fresh_clock(values: dict[str, Any]) -> dict[str, Any]:
+    """The RTC of the report says now, as a healthy one does."""
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    values["clock"] |= {"rtc_date": f"{now:%Y-%m-%d}", "rtc_time": f"{now:%H:%M:%S}"}
+    return values
+
+
+def test_clean_duck_has_no_finding(site: Site, store: Store) -> None:
+    diagnosis = of_first(site, store, fresh_clock(report(1)))
+    assert [finding.code for finding in diagnosis.findings] == []
+
+
+def test_missing_module_by_the_others_own_baseline(site: Site, store: Store) -> None:
+    modules = [{"locator": "DIMM0", "size_bytes": 16 << 30}, {"locator": "DIMM1", "size_bytes": 0}]
+    values = fresh_clock(changed(memory={"total_bytes": 16_100_000 * 1024, "modules": modules}))
+    assert of_first(site, store, values).top_cause == "dimm_missing"
+
+
+def test_missing_module_though_the_firmware_cannot_be_read(site: Site, store: Store) -> None:
+    values = fresh_clock(
+        changed(memory={"total_bytes": 16_100_000 * 1024, "modules": None}, board={"product_name": None})
+    )
+    values["board"] = {}
+    assert of_first(site, store, values).top_cause == "dimm_missing"
+
+
+def test_slow_link(site: Site, store: Store) -> None:
+    values = fresh_clock(report(1))
+    values["nics"][0]["speed_mbit_per_s"] = 1000
+    assert of_first(site, store, values).top_cause == "cable_bad"
+
+
+def test_slow_memory_on_two_runs(site: Site, store: Store) -> None:
+    diagnosis = of_first(site, store, fresh_clock(report(1)), 16e9, 16.1e9)
+    assert [finding.code for finding in diagnosis.findings] == ["slow"]
+
+
+def test_slow_memory_on_one_run_is_nothing(site: Site, store: Store) -> None:
+    assert of_first(site, store, fresh_clock(report(1)), 22e9, 16e9).top_cause == "none"
+
+
+def test_lost_clock(site: Site, store: Store) -> None:
+    values = report(1)
+    values["clock"] |= {"rtc_date": "2000-01-01", "rtc_time": "00:10:00"}
+    assert of_first(site, store, values).top_cause == "dead_cmos_battery"
+
+
+def test_lossy_link_by_the_raw_texts_beside_the_report(site: Site, store: Store) -> None:
+    burst = (
+        '{"to_duck": {"sent": 1000, "received": 950}, "from_duck": {"sent": 1000, "received": 1000},'
+        ' "rtt_us": {"p50": 400}, "mtu_passed": 9000}'
+    )
+    values = {**fresh_clock(report(1)), "texts": {"burst.json": burst}}
+    assert of_first(site, store, values).top_cause == "packet_loss_congestion"
+
+
+def test_broken_frames_between_two_probes_of_one_boot(site: Site, store: Store) -> None:
+    values = fresh_clock(report(1))
+    probe(store, 1, values)
+    after = copy.deepcopy(values)
+    after["nics"][0]["counters"] |= {"rx_packets": 9000, "rx_crc_errors": 400}
+    assert of_first(site, store, after, 22e9).top_cause == "cable_bad"
+
+
+def test_failed_probe_concludes_nothing(site: Site, store: Store) -> None:
+    store.transition(site.ducks[0], "answered", {}, lambda _state, _event: "up")
+    store.add_probe_run(mac(1), NOW_S, "unknown", {}, error="timed out after 30 s")
+    diagnosis = of_first(site, store, None)
+    assert diagnosis.top_cause == "unknown_insufficient" and not diagnosis.is_to_be_held
+    assert "timed out" in diagnosis.unknown[0].reason
+
+
+def test_process_duck_without_a_card_of_its_own_has_no_bad_card(site: Site, store: Store) -> None:
+    values = fresh_clock(report(1))
+    values["nics"] = [{"name": "eth0", "mac": "02:00:00:00:00:99", "carrier": 1, "mtu": 1500}]
+    diagnosis = of_first(site, store, values)
+    assert diagnosis.top_cause == "none"
+    assert any("no interface" in unknown.reason for unknown in diagnosis.unknown)
+
+
+def test_report_of_the_boot_image_is_a_reading_of_the_clock(site: Site, store: Store) -> None:
+    """The image reads the RTC before anything sets it, and says how long ago."""
+    evidence = {"because": "reported", "uptime_s": "30.0", "rtc_read_uptime_s": "2.0", "rtc_since_epoch": "946684800"}
+    store.transition(site.ducks[0], "answered", evidence, lambda _state, _event: "up")
+    diagnosis = of_first(site, store, fresh_clock(report(1)))
+    assert diagnosis.top_cause == "dead_cmos_battery"
+    assert "2000-01-01" in diagnosis.findings[0].evidence[0].text
+
+
+def test_request_without_an_answer_in_the_event_log(site: Site, store: Store) -> None:
+    duck = site.ducks[0]
+    store.transition(duck, "power_cut", {"how": "poweroff"}, lambda *_: "off")
+    store.transition(duck, "wake_sent", {}, lambda *_: "waking")
+    ignored = {"because": "dhcp_ignored", "stage": "firmware", "reason": "no address available", "domain": "1"}
+    store.transition(duck, "dhcp_seen", ignored, lambda *_: "dhcp")
+    store.transition(duck, "timed_out", {"in_state": "dhcp"}, lambda *_: "lost")
+    assert of_first(site, store, None).top_cause == "image_or_dhcp_server"
+
+
+def test_commands_print_the_reasoning_and_the_walk(
+    site: Site, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = fresh_clock(report(1))
+    values["nics"][0]["speed_mbit_per_s"] = 1000
+    of_first(site, store, values)
+    store.close()
+    options = ["--state", str(tmp_path), "--site", str(site.path)]
+    assert run([*options, "explain", "d1-101"]) == 3
+    assert "cable_bad" in capsys.readouterr().out
+    assert run([*options, "workorder"]) == 3
+    out = capsys.readouterr().out
+    assert "A1" in out and "network cable" in out
+    assert run([*options, "workorder", "d1-102", "--json"]) in (0, 3)
+
+
+def test_explaining_a_folder_of_raw_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.fleet.diagnosis.boxes import ethtool, healthy
+
+    for name, text in {**healthy(), "ethtool.txt": ethtool("1000Mb/s", partner="2500baseT/Full")}.items():
+        (tmp_path / name).write_text(text)
+    assert run(["--state", str(tmp_path), "explain", "--texts", str(tmp_path), "--json"]) == 3
+    assert '"top_cause": "cable_bad"' in capsys.readouterr().out
+    assert run(["--state", str(tmp_path), "explain", "--texts", str(tmp_path / "none")]) == 2
