@@ -101,12 +101,16 @@ class ModelStore:
         return [m for m in found if m is not None]
 
     def find(self, model: str) -> StoredModel:
-        """A model that is here, by its name or by an alias of the catalogue. Raises `UnknownModel`."""
+        """A model that is here, by its name, an alias of the catalogue, or its source. Raises `UnknownModel`."""
         known = find_entry(model)
         for name in dict.fromkeys((model, known.name if known else model)):
             present = self._read(name)
             if present is not None:
                 return present
+        sources = {model, str(Path(model).expanduser().resolve())}
+        for stored in self.list():
+            if stored.source in sources:
+                return stored
         if known:
             raise UnknownModel(f"model {known.name} is in the catalogue but not here: duckctl model pull {known.name}")
         here = ", ".join(m.name for m in self.list()) or "none"

@@ -26,7 +26,7 @@ def test_a_local_model_is_noted_and_left_where_it_is(store, folder):
     assert model.num_bytes == 23
     assert store.pull(str(folder)) == model
     assert store.list() == [model]
-    assert store.find("my-model") == model
+    assert store.find("my-model") == store.find(str(folder)) == model
     store.remove("my-model")
     assert store.list() == [] and folder.is_dir()
 
