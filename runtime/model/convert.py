@@ -80,7 +80,7 @@ def convert_to_fp8(
     _write_config(checkpoint, folder)
 
 
-def _is_rounded(name: str) -> bool:
+def is_rounded(name: str) -> bool:
     """Projections of attention and FFN; router, norms, embedding, head and the indexer's weights stay as they are."""
     return name.endswith(_ROUNDED) and not name.endswith(_KEPT)
 
@@ -88,7 +88,7 @@ def _is_rounded(name: str) -> bool:
 def _plan(checkpoint: Checkpoint, name: str) -> Iterator[_Planned]:
     info = checkpoint.tensors[name]
     count = math.prod(info.shape)
-    if _is_rounded(name):
+    if is_rounded(name):
         blocks = tuple(-(-n // SCALE_BLOCK) for n in info.shape)
         yield _Planned(name, name, "F8_E4M3", info.shape, count)
         yield _Planned(f"{name}_scale_inv", name, "F32", blocks, 4 * math.prod(blocks))
