@@ -33,6 +33,7 @@ COMMAND_MODULES = (
     "duckfleet.fleet.cli_ducks",
     "duckfleet.fleet.cli_diagnosis",
     "duckfleet.fleet.cli_model",
+    "duckfleet.fleet.cli_plan",
     "duckfleet.fleet.cli_serve",
     "duckfleet.fleet.cli_bench",
 )

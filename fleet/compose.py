@@ -170,6 +170,43 @@ def prepare(
     return PreparedPlan(plan)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedBytes:
+    """Where a published model's bytes would lie; `blocked` says what stands in the way."""
+
+    model: str
+    format: str
+    lines: tuple[tuple[str, int], ...]
+    blocked: tuple[str, ...]
+
+
+def plan_budget(
+    model: str, num_ducks: int, *, ram_gib: float, ctx: int, gpu_gib: float, format: str | None
+) -> PlannedBytes:
+    """Count a model of the catalogue for a fleet of equal ducks. Raises `OperatorError`."""
+    from duckfleet.runtime.model.catalogue import entry
+    from duckfleet.runtime.model.fleet_budget import DuckRam, fleet_budget
+
+    ducks = [DuckRam(f"duck {rank}", int(ram_gib * 2**30)) for rank in range(num_ducks)]
+    gpu_bytes = int(gpu_gib * 2**30) or None
+    try:
+        found = fleet_budget(entry(model), ducks, format=format, ctx=ctx, gpu_bytes=gpu_bytes)
+    except ValueError as error:
+        raise OperatorError(f"{model} cannot be planned so: {error}") from error
+    thousand = 1000 * found.host.cache_bytes_per_token
+    lines = (
+        ("chunks on a duck, at most", max(found.duck_bytes)),
+        ("left on it for part of a second copy", min(found.spare_bytes)),
+        ("chunks on all ducks", sum(found.duck_bytes)),
+        *((f"host: {what}", num_bytes) for what, num_bytes in found.host.lines()),
+        ("host: embedding, read from the file by rows", found.host.embedding_bytes),
+        ("host: KV cache per 1,000 tokens", thousand),
+        ("weights in all", found.counted_bytes),
+        ("the published checkpoint", found.published_bytes),
+    )
+    return PlannedBytes(found.model, found.format, lines, found.blocked)
+
+
 # -- serving -----------------------------------------------------------------------------------------------
 
 
