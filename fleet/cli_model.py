@@ -62,10 +62,10 @@ def list_models(context: typer.Context, json: Json = False) -> None:
     if json:
         console.print_json({"here": here, "catalogue": known})
         return
-    rows = [(model.name, console.size(model.num_bytes), model.source, str(model.path)) for model in here]
-    console.out.print(console.table(("model", "size", "source", "path"), rows, title="here", numeric=("size",)))
-    rows = [(model.name, model.family, model.source) for model in known if not model.pulled]
-    console.out.print(console.table(("model", "family", "source"), rows, title="catalogue"))
+    stored = [(model.name, console.size(model.num_bytes), model.source, str(model.path)) for model in here]
+    console.out.print(console.table(("model", "size", "source", "path"), stored, title="here", numeric=("size",)))
+    others = [(model.name, model.family, model.source) for model in known if not model.pulled]
+    console.out.print(console.table(("model", "family", "source"), others, title="catalogue"))
 
 
 @model_app.command("rm")
@@ -121,18 +121,19 @@ def prepare(
             fleet.models_dir, fleet.chunks_dir, model, tp=tp, format=known_format(format), parts=parts, progress=shown
         )
     plan = prepared.plan
+    bytes_per_rank = [sum(plan.chunks[i].num_bytes for i in held) for held in plan.holders]
     summary = {
         "model": plan.model,
         "model_digest": plan.model_digest,
         "format": plan.format,
         "tp": plan.tp,
         "num_chunks": len(plan.chunks),
-        "bytes_per_rank": [sum(plan.chunks[i].num_bytes for i in held) for held in plan.holders],
+        "bytes_per_rank": bytes_per_rank,
     }
     if json:
         console.print_json(summary)
     else:
-        most = max(summary["bytes_per_rank"])
+        most = max(bytes_per_rank)
         console.out.print(
             f"{plan.model}: {len(plan.chunks)} chunks in {plan.format} for {plan.tp} ducks, "
             f"at most {console.size(most)} each"

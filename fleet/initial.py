@@ -61,7 +61,7 @@ def ask_domains() -> list[NewDomain]:
     """Ask which of this host's interfaces lead to ducks."""
     import psutil
 
-    found = []
+    found: list[NewDomain] = []
     for interface, items in sorted(psutil.net_if_addrs().items()):
         for item in items:
             if item.family != socket.AF_INET or interface == "lo":

@@ -66,7 +66,7 @@ class DuckShell:
         """Its standard output. Raises when it ends with anything but 0."""
         with self._mapped():
             _, out, err = self._client.exec_command(command, timeout=self._timeout_s)
-            text = out.read(MAX_OUTPUT_BYTES).decode(errors="replace")
+            text = bytes(out.read(MAX_OUTPUT_BYTES)).decode(errors="replace")
             code = out.channel.recv_exit_status()
         if code != 0:
             said = err.read(4096).decode(errors="replace").strip() or text.strip()[-200:] or "nothing"

@@ -166,15 +166,17 @@ class _Reader:
             driver = self.get(path, table, "driver", str)
             if driver not in records.POWER_DRIVERS:
                 self.complain((*path, "driver"), driver, f"must be one of {', '.join(records.POWER_DRIVERS)}")
-            texts = [self.get(path, table, key, str, "") for key in ("on", "off", "cycle")]
-            if driver in ("command", "http") and not any(texts):
+            templates = {key: self.get(path, table, key, str, "") for key in ("on", "off", "cycle")}
+            if driver in ("command", "http") and not any(templates.values()):
                 self.complain(path, _REQUIRED, f"driver {driver!r} needs at least one of on, off, cycle")
-            for key, text in zip(("on", "off", "cycle"), texts, strict=True):
+            for key, text in templates.items():
                 self.template((*path, key), text)
             sources[name] = PowerSource(
                 name,
                 driver,
-                *texts,
+                on=templates["on"],
+                off=templates["off"],
+                cycle=templates["cycle"],
                 method=self.get(path, table, "method", str, "POST").upper(),
                 timeout_s=self.bounded(path, table, "timeout_s", 0.1, 600, 10.0),
             )

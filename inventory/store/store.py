@@ -166,7 +166,7 @@ class Store:
                 actor=actor or self.actor,
             )
         )
-        return int(result.inserted_primary_key[0])
+        return _new_id(result)
 
     def events(self, macs: Sequence[str] = (), *, limit: int | None = None, after_id: int = 0) -> list[Event]:
         """The newest `limit` events after `after_id`, oldest first; of these ducks, or of all and the fleet."""
@@ -203,7 +203,7 @@ class Store:
                     error=error,
                 )
             )
-            run_id = int(result.inserted_primary_key[0])
+            run_id = _new_id(result)
             rows = [
                 {"mac": mac, "at_s": now, "name": name, "value": value, "unit": unit, "probe_run_id": run_id}
                 for name, (value, unit) in (measured or {}).items()
@@ -250,7 +250,7 @@ class Store:
                     mac=mac, kind=kind, reason=reason, placed_by=self.actor, placed_at_s=self._clock(), lifted_by=""
                 )
             )
-            return int(result.inserted_primary_key[0])
+            return _new_id(result)
 
     def lift_holds(self, mac: str, kind: str) -> int:
         """Lift the duck's holds of one kind and say how many there were: nothing lifts a hold of the other kind."""
@@ -315,3 +315,9 @@ class Store:
             else:
                 connection.execute(sa.update(table).where(mine).values(value=following))
             return following
+
+
+def _new_id(result: sa.CursorResult[Any]) -> int:
+    key = result.inserted_primary_key
+    assert key is not None
+    return int(key[0])
