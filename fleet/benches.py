@@ -23,12 +23,8 @@ BENCHES = {
     "kernels": "duckfleet.fp9_kernels.bench",
     "layer": "duckfleet.runtime.bench.layer",
     "fabric": "duckfleet.runtime.fabric.bench",
-    "decode": "duckfleet.runtime.bench.decode",
-    "prefill": "duckfleet.runtime.bench.prefill",
-    "context": "duckfleet.runtime.bench.context",
-    "place": "duckfleet.fleet.bench.place",
+    "decode": "duckfleet.fleet.bench.decode",
     "boot": "duckfleet.fleet.bench.boot",
-    "fleet": "duckfleet.fleet.bench.fleet",
 }
 """Name -> module with the function `rows`. Loaded by the composition root only when its bench is asked for."""
 

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -268,6 +269,39 @@ def _require_host_memory(checkpoint: Any, request: ServeRequest, say: Callable[[
     for what, num_bytes in budget.lines():
         say(f"  {num_bytes / 2**20:10.1f} MiB  {what}")
     budget.require(psutil.virtual_memory().available)
+
+
+@contextmanager
+def bare_decoder(fleet: FleetContext, standing: Standing) -> Iterator[Callable[[int], dict[str, float]]]:
+    """The standing model without a server: a function that decodes so many tokens, one by one from a fixed prompt.
+
+    It returns the fabric's share of the time in microseconds, by part (prepare, send, wait, fetch).
+    """
+    from duckfleet.runtime.fabric import UdpFabric
+    from duckfleet.runtime.model import Checkpoint, load_decoder
+
+    plan = read_plan(standing.plan_text, str(standing.folder))
+    stored = _stored(fleet.models_dir, standing.model)
+    checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
+    fabric = UdpFabric(
+        standing.roster, plan, fleet.keys, deadline_s=10.0, auth=not fleet.no_auth, spin_us=_spin_us(standing.roster)
+    )
+    try:
+        decoder = load_decoder(checkpoint, fabric, num_threads=1)
+
+        def decode(num_tokens: int) -> dict[str, float]:
+            cache = decoder.new_cache(num_tokens + 16)
+            token = int(decoder.forward(list(range(1, 9)), cache)[-1].argmax())
+            spent = dict.fromkeys(("prepare", "send", "wait", "fetch"), 0.0)
+            for _ in range(num_tokens):
+                token = int(decoder.forward([token], cache)[-1].argmax())
+                for part in spent:
+                    spent[part] += getattr(decoder.timing, f"{part}_us")
+            return spent
+
+        yield decode
+    finally:
+        fabric.close()
 
 
 def _spin_us(roster: Roster) -> int:
