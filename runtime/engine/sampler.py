@@ -20,8 +20,6 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-_FIRST_CANDIDATES = 1024  # top-p sorts so many first: sorting a vocabulary of 129k costs more than a small forward
-
 
 class Sampler:
     """Draws the tokens of one choice. Equal parameters, seed, choice and logits give equal tokens."""
@@ -32,7 +30,7 @@ class Sampler:
         entropy = int.from_bytes(os.urandom(16), "little") if params.seed is None else params.seed % 2**64
         self._random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([entropy, choice])))
         self._bias_ids, self._bias_values = _bias(params.logit_bias, vocab_size)
-        self._num_drawn = np.zeros(vocab_size, dtype=np.int32) if _counts(params) else None
+        self._num_drawn: dict[int, int] | None = {} if _counts(params) else None
         self._seen = np.zeros(vocab_size, dtype=bool) if params.repetition_penalty != 1.0 else None
         if self._seen is not None:
             self._seen[[token for token in prompt if 0 <= token < vocab_size]] = True
@@ -48,7 +46,7 @@ class Sampler:
             scores = self._adjusted(logits)
             token = int(scores.argmax()) if self._params.temperature == 0.0 else self._draw(scores)
         if self._num_drawn is not None:
-            self._num_drawn[token] += 1
+            self._num_drawn[token] = self._num_drawn.get(token, 0) + 1
         if self._seen is not None:
             self._seen[token] = True
         return token
@@ -64,54 +62,61 @@ class Sampler:
             seen = scores[self._seen]
             penalty = self._params.repetition_penalty
             scores[self._seen] = np.where(seen > 0, seen / penalty, seen * penalty)  # Keskar et al. 2019 (CTRL), 4.1
-        if self._num_drawn is not None:
-            scores -= self._params.frequency_penalty * self._num_drawn
-            scores -= self._params.presence_penalty * (self._num_drawn > 0)
+        if self._num_drawn:
+            drawn = np.fromiter(self._num_drawn, np.int64, len(self._num_drawn))
+            counts = np.fromiter(self._num_drawn.values(), np.float64, len(self._num_drawn))
+            scores[drawn] -= self._params.frequency_penalty * counts + self._params.presence_penalty
         return scores
 
     def _draw(self, scores: F64) -> int:
-        ids, probabilities = candidates(scores, self._params)
-        edges = probabilities.cumsum()
+        ids, weights = candidates(scores, self._params)
+        edges = weights.cumsum()
         mark = min(self._random.random() * edges[-1], np.nextafter(edges[-1], 0.0))
-        return int(ids[edges.searchsorted(mark, side="right")])
+        place = int(edges.searchsorted(mark, side="right"))
+        return place if ids is None else int(ids[place])
 
 
-def candidates(scores: F64, params: SamplingParams) -> tuple[I64, F64]:
+def candidates(scores: F64, params: SamplingParams) -> tuple[I64 | None, F64]:
     """Tokens that may be drawn, ids [k], and their weights [k], which do not sum to 1. The order is reproducible.
 
-    `scores` [vocab] are finite at their maximum; `params.temperature` is above 0.
+    Ids of None are all, in their order: a vocabulary is large enough that each pass over it can be felt. `scores`
+    [vocab] are finite at their maximum; `params.temperature` is above 0.
     """
-    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
-        scaled = (scores - scores.max()) / params.temperature
-    ids = np.arange(scores.size)
+    ids: I64 | None = None
+    kept = scores
     if 0 < params.top_k < scores.size:
-        threshold = np.partition(scaled, scores.size - params.top_k)[scores.size - params.top_k]
-        ids = ids[scaled >= threshold]
-    weights = np.exp(scaled[ids])
+        ids = np.flatnonzero(scores >= _kth_largest(scores, params.top_k))
+        kept = scores[ids]
+    weights = kept - scores.max()
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
+        weights /= params.temperature
+    np.exp(weights, out=weights)
     if params.top_p < 1.0:
-        ids, weights = _nucleus(ids, weights, params.top_p)
+        chosen = _nucleus(weights, params.top_p)
+        ids, weights = chosen if ids is None else ids[chosen], weights[chosen]
     if params.min_p > 0.0:
-        keep = weights >= params.min_p * weights.max()
-        ids, weights = ids[keep], weights[keep]
+        chosen = np.flatnonzero(weights >= params.min_p * weights.max())
+        ids, weights = chosen if ids is None else ids[chosen], weights[chosen]
     return ids, weights
 
 
-def _nucleus(ids: I64, weights: F64, top_p: float) -> tuple[I64, F64]:
-    """The fewest tokens, most likely first, whose share of the weight reaches `top_p`; at least one."""
-    wanted = top_p * weights.sum()
-    num_sorted = min(_FIRST_CANDIDATES, ids.size)
-    while True:
-        if num_sorted < ids.size:
-            threshold = np.partition(weights, ids.size - num_sorted)[ids.size - num_sorted]
-            best = np.flatnonzero(weights >= threshold)
-        else:
-            best = np.arange(ids.size)
-        best = best[np.argsort(-weights[best], kind="stable")]
-        edges = weights[best].cumsum()
-        if edges[-1] >= wanted or best.size == ids.size:
-            count = min(int(edges.searchsorted(wanted, side="left")) + 1, best.size)
-            return ids[best[:count]], weights[best[:count]]
-        num_sorted *= 8
+def _nucleus(weights: F64, top_p: float) -> I64:
+    """The fewest places, heaviest first, whose share of the weight reaches `top_p`; at least one.
+
+    Places whose weight is under (1 - top_p) / size of the whole weigh less than 1 - top_p together, so none of them is
+    needed: mostly a few are left to sort, out of a vocabulary whose sorting costs more than a small forward.
+    """
+    total = weights.sum()
+    falling = np.sort(weights[weights >= (1.0 - top_p) * total / weights.size])[::-1]
+    count = min(int(falling.cumsum().searchsorted(top_p * total)) + 1, falling.size)
+    least = falling[count - 1]
+    heavier = np.flatnonzero(weights > least)
+    tied = np.flatnonzero(weights == least)[: count - heavier.size]
+    return np.concatenate((heavier, tied))
+
+
+def _kth_largest(values: npt.NDArray[np.floating], k: int) -> float:
+    return float(np.partition(values, values.size - k)[values.size - k])
 
 
 def log_softmax(logits: F32) -> F64:
@@ -127,8 +132,7 @@ def token_logprob(logits: F32, token_id: int, num_top: int) -> TokenLogprob:
     num_top = min(num_top, logprobs.size)
     best: Sequence[int] = ()
     if num_top:
-        threshold = np.partition(logits, logits.size - num_top)[logits.size - num_top]
-        tied = np.flatnonzero(logits >= threshold)
+        tied = np.flatnonzero(logits >= _kth_largest(logits, num_top))
         best = tied[np.argsort(-logits[tied], kind="stable")][:num_top].tolist()
     top = tuple(TokenAlternative(token, float(logprobs[token])) for token in best)
     return TokenLogprob(token_id, float(logprobs[token_id]), top)

@@ -65,7 +65,7 @@ def test_candidates_are_those_of_transformers(
     scores = Sampler(params, prompt, logits.size)._adjusted(logits)
     ids, weights = candidates(scores, params)
     got = np.zeros(logits.size)
-    got[ids] = weights / weights.sum()
+    got[slice(None) if ids is None else ids] = weights / weights.sum()
     differing = np.flatnonzero((got > 0) != (expected.numpy() > 0))
     if differing.size == 0:
         np.testing.assert_allclose(got, expected.numpy(), atol=1e-9)
@@ -93,6 +93,7 @@ def test_a_large_vocabulary_takes_the_same_nucleus() -> None:
     probabilities = np.exp(scores) / np.exp(scores).sum()
     order = np.argsort(-probabilities)
     count = int(np.searchsorted(probabilities[order].cumsum(), 0.7)) + 1
+    assert ids is not None
     assert set(ids.tolist()) == set(order[:count].tolist())
     assert weights.size == count
 

@@ -225,8 +225,6 @@ def test_a_client_that_does_not_read_is_cut_off(served: Any) -> None:
         connection.sendall(head + request)
         until(lambda: served.http._serving.in_flight, "the request is served")
         until(lambda: not served.http._serving.in_flight, "the client is given up")
-        connection.settimeout(30)
-        assert len(read_all(connection)) < 60_000_000, "far from all of it was sent"
     still_good(served)
 
 
