@@ -6,7 +6,7 @@ import json
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duckfleet.fleet.diagnosis.causes import CAUSES
@@ -42,7 +42,7 @@ def test_every_test_can_speak_for_a_known_cause() -> None:
     assert all(test.positive <= CAUSES.keys() for test in TESTS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(healthy().keys() - {"duck.json"})), SAYINGS))
 def test_rubbish_in_any_source_gives_a_sound_diagnosis(changes: dict[str, str]) -> None:
     diagnosis = diagnosis_of(changes)

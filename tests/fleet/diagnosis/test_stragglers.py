@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duckfleet.fleet.diagnosis.sources.around.baseline import Baseline, Figure
@@ -24,6 +24,7 @@ def test_one_slow_run_is_none() -> None:
     assert not slow_runs([20.0, 15.0], NARROW) and not slow_runs([15.0], NARROW)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1.0, 1e12), min_size=3, max_size=40))
 def test_no_duck_at_or_above_the_median_is_slow(values: list[float]) -> None:
     figure = figure_of(values)
