@@ -40,6 +40,7 @@ TEXTS = [text for name, text in sorted(boxes.healthy().items())]
 
 
 @each_parser
+@unhurried(25)
 @given(
     text=st.one_of(st.text(max_size=200), st.sampled_from(TEXTS).flatmap(lambda text: st.just(text[: len(text) // 2])))
 )
