@@ -58,7 +58,7 @@ class RandomLayer:
         magnitudes = self._random.integers(0, 0x7F, (rows, cols), dtype=np.uint8)  # 0x7F is the NaN
         signs = self._random.integers(0, 2, (rows, cols), dtype=np.uint8) << 7
         scales = np.full((-(-rows // 128), -(-cols // 128)), 1e-4, np.float32)
-        return Quantized.from_e4m3(magnitudes | signs, scales)
+        return Quantized.from_e4m3(np.bitwise_or(magnitudes, signs, dtype=np.uint8), scales)
 
     def shard(self) -> Shard:
         """The same weights in this process, one thread."""
