@@ -58,9 +58,7 @@ def boot_files(fleet: FleetContext) -> BootFiles:
     from duckfleet.pxe.boot_files import BootFiles
     from duckfleet.pxe.multiboot import MultibootImages
 
-    return BootFiles(
-        image_store(fleet), MultibootImages(fleet.state_dir / "pxe" / "multiboot", run_dir(fleet) / "tftp")
-    )
+    return BootFiles(image_store(fleet), MultibootImages(fleet.state_dir / "pxe" / "multiboot"))
 
 
 def run_dir(fleet: FleetContext) -> Path:

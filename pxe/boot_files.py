@@ -68,5 +68,5 @@ class BootFiles:
                 return files.get(name)
             case Multiboot2() if name in ("grub.pxe", "grub.efi"):
                 arguments = command_line(choice.command_line, client, domain.host_address)
-                return self._multiboot.image(name, choice.kernel, arguments, domain.host_address)
+                return self._multiboot.image(name, choice.kernel, arguments)
         return None

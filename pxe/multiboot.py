@@ -1,7 +1,7 @@
 """multiboot2 kernels as boot files: a GRUB image that carries the kernel and its command line, made on demand.
 
 iPXE starts multiboot images of the first version only; GRUB starts the second (Multiboot2 specification, section 3).
-A BIOS loads at most 480 KiB before GRUB runs, so there a larger kernel does not travel inside: GRUB fetches it by TFTP.
+A BIOS loads at most 480 KiB before GRUB runs (its limit for PXE images, 0x78000): a larger kernel needs UEFI.
 """
 
 from __future__ import annotations
@@ -18,53 +18,39 @@ from duckfleet.inventory.errors import OperatorError
 _TARGETS = {"grub.pxe": "i386-pc-pxe", "grub.efi": "x86_64-efi"}
 _PACKAGES = {"grub.pxe": "grub-common grub-pc-bin", "grub.efi": "grub-common grub-efi-amd64-bin"}
 _MODULES = ("memdisk", "tar", "normal", "multiboot2", "echo", "sleep", "terminal", "serial", "reboot")
-_NETWORK_MODULES = ("net", "pxe", "tftp")
-MAX_CARRIED_BYTES = 256 * 1024  # with GRUB itself well below its limit for PXE images, 0x78000
+MAX_BIOS_BYTES = 256 * 1024  # what fits beside GRUB itself
 
 
 class MultibootImages:
     """GRUB images by content, below a directory."""
 
-    def __init__(self, directory: Path, tftp_dir: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._tftp_dir = tftp_dir
 
-    def image(self, name: str, kernel: Path, arguments: str, host_address: str) -> Path:
+    def image(self, name: str, kernel: Path, arguments: str) -> Path:
         """`grub.pxe` or `grub.efi` for this kernel and command line. Raises `OperatorError` if it cannot be made."""
         try:
             data = kernel.read_bytes()
         except OSError as error:
             raise OperatorError(f"{kernel} cannot be read: {error.strerror}") from error
-        content = hashlib.sha256(data).hexdigest()[:24]
-        if name == "grub.pxe" and len(data) > MAX_CARRIED_BYTES:
-            self._offer(f"kernel-{content}", data)
-            place, carried = f"(tftp,{host_address})/kernel-{content}", {}
-        else:
-            place, carried = "(memdisk)/kernel", {"kernel": data}
-        config = grub_config(place, arguments)
-        key = hashlib.sha256(f"{content} {config}".encode()).hexdigest()[:24]
+        if name == "grub.pxe" and len(data) > MAX_BIOS_BYTES:
+            raise OperatorError(
+                f"{kernel}: {len(data)} bytes; a BIOS takes at most {MAX_BIOS_BYTES} so, UEFI any number"
+            )
+        config = grub_config(arguments)
+        key = hashlib.sha256(hashlib.sha256(data).digest() + config.encode()).hexdigest()[:24]
         path = self._directory / f"{key}-{name}"
         if not path.is_file():
-            self._make(name, path, {"boot/grub/grub.cfg": config.encode(), **carried})
+            self._make(name, path, {"boot/grub/grub.cfg": config.encode(), "kernel": data})
         return path
-
-    def _offer(self, name: str, data: bytes) -> None:
-        place = self._tftp_dir / name
-        if not place.is_file():
-            self._tftp_dir.mkdir(parents=True, exist_ok=True)
-            draft = place.with_name(f".{name}.new")
-            draft.write_bytes(data)
-            draft.chmod(0o644)
-            draft.replace(place)
 
     def _make(self, name: str, path: Path, files: dict[str, bytes]) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         disk = self._directory / f".{path.name}.tar"
         disk.write_bytes(_tar(files))
         draft = self._directory / f".{path.name}.new"
-        modules = [*_MODULES, *(() if "kernel" in files else _NETWORK_MODULES)]
         prefix = "(memdisk)/boot/grub"
-        command = ["grub-mkimage", "-O", _TARGETS[name], "-p", prefix, "-m", str(disk), "-o", str(draft), *modules]
+        command = ["grub-mkimage", "-O", _TARGETS[name], "-p", prefix, "-m", str(disk), "-o", str(draft), *_MODULES]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
@@ -77,13 +63,13 @@ class MultibootImages:
         draft.replace(path)
 
 
-def grub_config(kernel: str, arguments: str) -> str:
+def grub_config(arguments: str) -> str:
     """What GRUB runs. Raises `OperatorError` for a command line that GRUB would read as something else."""
     if not re.fullmatch(r"[\x20-\x7e]*", arguments) or any(character in arguments for character in "'\\"):
         raise OperatorError(f"command line {arguments!r}: quotes, backslashes and control characters cannot be in it")
     # Words are quoted one by one: GRUB joins them with single spaces, and leading ones would be lost anyway.
     words = " ".join(f"'{word}'" for word in arguments.split(" ") if word)
-    return f"multiboot2 {kernel} {words}\nboot\n"
+    return f"multiboot2 (memdisk)/kernel {words}\nboot\n"
 
 
 def _tar(files: dict[str, bytes]) -> bytes:
