@@ -59,8 +59,8 @@ class DnsmasqLog:
         elif key == "user class" and separator:
             transaction.user_class = value
         elif key == "tags" and transaction.pending:
-            message, transaction.pending = transaction.pending, None
-            return [self._request(message, transaction, value.split(", "), now_s)]
+            asked, transaction.pending = transaction.pending, None
+            return [self._request(asked, transaction, value.split(", "), now_s)]
         elif message := _MESSAGE.fullmatch(text):
             return self._message(message, transaction, now_s)
         return []

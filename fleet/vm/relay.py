@@ -26,7 +26,7 @@ from duckfleet.fleet.power import magic
 from duckfleet.fleet.vm import qemu, smbios
 from duckfleet.fleet.vm.faults import SLOW_CPU_OFF_S, SLOW_CPU_ON_S, Condition, cable_commands, check_fault
 from duckfleet.fleet.vm.network import listener_port
-from duckfleet.fleet.vm.plan import NUM_SLOTS, VmDuck
+from duckfleet.fleet.vm.plan import LINK_MBPS, NUM_SLOTS, VmDuck
 from duckfleet.inventory.errors import DuckfleetError, MachineError
 
 PR_SET_PDEATHSIG = 1
@@ -222,7 +222,7 @@ class Relay:
             **asdict(machine.duck),
             "powered": machine.process is not None,
             "powered_at_s": machine.powered_at_s,
-            "link_mbps": machine.condition.link_mbps(qemu.LINK_MBPS) if machine.process is not None else 0,
+            "link_mbps": machine.condition.link_mbps(LINK_MBPS) if machine.process is not None else 0,
             "num_magic_packets": machine.num_packets,
             "faults": sorted(machine.condition.faults),
         }
