@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,5 +122,7 @@ class _mapped:
         return self._view
 
     def __exit__(self, *_: object) -> None:
-        self._view.release()
-        self._map.close()
+        # The traceback of a failed sending may still hold a part of the view: then the map goes when that goes.
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._map.close()
