@@ -101,4 +101,5 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
         pairs = flat.view(-1, size // (2 * step), 2, step)
         flat = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), dim=2).view(-1, size)
         step *= 2
-    return (flat * size**-0.5).view(x.shape)
+    result: torch.Tensor = (flat * size**-0.5).view(x.shape)
+    return result

@@ -1,7 +1,6 @@
 """The layer benchmark: real traffic in shape, real weights in size, a real duck at the other end."""
 
 import numpy as np
-import pytest
 
 from duckfleet.runtime.bench.bench_duck import bench_duck
 from duckfleet.runtime.bench.layer import rows
@@ -23,15 +22,14 @@ def test_no_two_steps_are_alike():
 
 
 def test_rows_have_their_names_and_their_ratios():
-    found = list(rows("qwen3-30b-a3b", tp=64, rounds=1, formats="e4m3"))
-    assert [r["name"] for r in found] == [f"qwen3-30b-a3b/tp64/e4m3/M{m}" for m in (1, 2, 4, 16, 64)]
+    found = list(rows("qwen3-30b-a3b", tp=64, rounds=1, formats="fp9"))
+    assert [r["name"] for r in found] == [f"qwen3-30b-a3b/tp64/fp9/M{m}" for m in (1, 2, 4, 16, 64)]
     assert all(r["value"] > 0 and r["ratio"] > 0 for r in found)
 
 
-@pytest.mark.parametrize("format", ["e4m3", "fp9"])
-def test_a_full_size_layer_on_a_real_duck(format):
+def test_a_full_size_layer_on_a_real_duck():
     """256 routed experts and a shared one, 7168 x 64 columns each: what one of 32 ranks holds of a layer."""
-    layer = RandomLayer(entry("deepseek-v3.2"), 32, format)
+    layer = RandomLayer(entry("deepseek-v3.2"), 32, "e4m3")
     plan, chunks = layer.place()
     assert 0.35e9 < sum(c.num_bytes for c in plan.chunks) < 0.4e9
     assert sum(len(c.sections) for c in plan.chunks) == 257
