@@ -311,3 +311,45 @@ def dhcp(network, service):
     yield make
     for client in clients:
         client.raw.close()
+
+
+@pytest.fixture(scope="module")
+def make_network():
+    """Another network than the session's; gone with the module."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    made: list[Network] = []
+
+    def make() -> Network:
+        made.append(Network())
+        return made[-1]
+
+    yield make
+    for network in made:
+        network.close()
+
+
+@pytest.fixture(scope="module")
+def make_service(make_network):
+    made: list[Service] = []
+
+    def make(*arguments) -> Service:
+        made.append(Service(*arguments))
+        return made[-1]
+
+    yield make
+    for service in made:
+        service.close()
+
+
+@pytest.fixture
+def make_client():
+    made: list[DhcpClient] = []
+
+    def make(network: Network, domain: int) -> DhcpClient:
+        made.append(DhcpClient(network, domain))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.raw.close()
