@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint32_t kLogicalMagic = 0x4B434644;  // "DFCK"
 constexpr std::uint16_t kLogicalVersion = 1;
 constexpr std::uint32_t kPackedMagic = 0x4B504644;  // "DFPK"
-constexpr std::uint16_t kPackedVersion = 1;
+constexpr std::uint16_t kPackedVersion = 2;
 constexpr std::uint64_t kHeaderBytes = 64;
 constexpr std::uint64_t kSectionBytes = 16;
 
@@ -127,14 +127,14 @@ std::optional<std::string> pack_section(const ChunkInfo& info, const SectionInfo
     if (auto bad = pack_rows(matrix->codes, layout.gate, gate_up_view, out + layout.gate_up_blocks, first_panel, 2))
       return not_finite(*matrix, section.expert, *bad);
     if (matrix->scales)
-      pack_scales(matrix->scales, layout.gate, section.col0, reinterpret_cast<float*>(out + layout.gate_up_scales),
-                  first_panel, 2);
+      pack_scales(matrix->scales, layout.gate, section.col0, gate_up_view,
+                  reinterpret_cast<float*>(out + layout.gate_up_scales), first_panel, 2);
     ++first_panel;
   }
   if (auto bad = pack_rows(down.codes, layout.down, down_view, out + layout.down_blocks, 0, 1))
     return not_finite(down, section.expert, *bad);
   if (down.scales)
-    pack_scales(down.scales, layout.down, 0, reinterpret_cast<float*>(out + layout.down_scales), 0, 1);
+    pack_scales(down.scales, layout.down, 0, down_view, reinterpret_cast<float*>(out + layout.down_scales), 0, 1);
   return std::nullopt;
 }
 

@@ -30,7 +30,9 @@ struct GateUpUnit {
   std::uint32_t panel0, num_panels;
 };
 
-constexpr std::uint32_t kMaxUnitPanels = kGroupPanels;
+// Two groups of three panels hold whole pairs of gate and up.
+constexpr std::uint32_t kUnitGroups = 2;
+constexpr std::uint32_t kMaxUnitPanels = kUnitGroups * kGroupPanels;
 
 }  // namespace
 
@@ -71,8 +73,10 @@ class FfnCall {
     may_shift_ = batch.num_tokens <= kMaxShiftTokens && scaled_;
     if (may_shift_) buffers.h_shifted.reserve(threads * h_floats_);
     buffers.tiles.reserve(threads * kTileFloats);
-    panels_a_unit_ = choose_down_panels();
-    sums_floats_ = std::max<std::size_t>(std::size_t{batch.num_tokens} * panels_a_unit_ * kPanelRows,
+    // Every section's down has the same rows, so the same panels and groups; one without columns stands for them here.
+    down_ = MatrixView::of(Format::kF32, PanelShape::of(0, batch.hidden, 0, 0), nullptr, nullptr);
+    groups_a_unit_ = choose_down_groups();
+    sums_floats_ = std::max<std::size_t>(std::size_t{batch.num_tokens} * groups_a_unit_ * kGroupPanels * kPanelRows,
                                          std::size_t{max_count_} * kMaxUnitPanels * kPanelRows);
     buffers.sums.reserve(threads * sums_floats_);
     buffers.in.reserve(threads * max_count_);
@@ -92,11 +96,12 @@ class FfnCall {
       h = copy;
       shifted = true;
     }
-    const std::uint32_t num_panels = (batch_.hidden + kPanelRows - 1) / kPanelRows;
     for (;;) {
-      const std::uint32_t panel0 = next_down_.fetch_add(panels_a_unit_, std::memory_order_relaxed);
-      if (panel0 >= num_panels) break;
-      down(thread, panel0, std::min(panels_a_unit_, num_panels - panel0), h, shifted);
+      const std::uint32_t group0 = next_down_.fetch_add(groups_a_unit_, std::memory_order_relaxed);
+      if (group0 >= down_.num_groups()) break;
+      const std::uint32_t panel0 = down_.group_first_panel(group0);
+      const std::uint32_t group_end = std::min(group0 + groups_a_unit_, down_.num_groups());
+      down(thread, panel0, down_.group_first_panel(group_end) - panel0, h, shifted);
     }
   }
 
@@ -143,42 +148,32 @@ class FfnCall {
     }
   }
 
-  // Whole groups while they go evenly into the threads; what is left is cut to pairs of panels, so that all cores
-  // finish together.
+  // Pairs of wide groups first, then the narrow groups, whose small pieces let all cores finish together.
   void cut_gate_up() {
-    std::size_t num_groups = 0, num_pairs = 0;
     const ActiveExpert* active = buffers_.active.get();
+    std::size_t num_groups = 0;
+    for (std::uint32_t e = 0; e < num_active_; ++e) num_groups += active[e].section->gate_up.num_groups();
+    GateUpUnit* units = buffers_.units.reserve(num_groups);
     for (std::uint32_t e = 0; e < num_active_; ++e) {
-      const std::uint32_t panels = active[e].section->gate_up.num_panels;
-      num_groups += (panels + kGroupPanels - 1) / kGroupPanels;
-      num_pairs += panels / 2;
+      const MatrixView& matrix = active[e].section->gate_up;
+      for (std::uint32_t g = 0; g < matrix.full_groups(); g += kUnitGroups)
+        units[num_units_++] = {e, matrix.group_first_panel(g), kMaxUnitPanels};
     }
-    GateUpUnit* units = buffers_.units.reserve(num_pairs);
-    const std::size_t whole = num_groups / team_.num_threads() * team_.num_threads();
-    std::size_t group = 0;
     for (std::uint32_t e = 0; e < num_active_; ++e) {
-      const std::uint32_t panels = active[e].section->gate_up.num_panels;
-      for (std::uint32_t p = 0; p < panels; p += kGroupPanels, ++group) {
-        const std::uint32_t width = std::min(kGroupPanels, panels - p);
-        if (group < whole) {
-          units[num_units_++] = {e, p, width};
-        } else {
-          for (std::uint32_t q = 0; q < width; q += 2) units[num_units_++] = {e, p + q, 2};
-        }
-      }
+      const MatrixView& matrix = active[e].section->gate_up;
+      for (std::uint32_t g = matrix.full_groups(); g < matrix.num_groups(); ++g)
+        units[num_units_++] = {e, matrix.group_first_panel(g), matrix.group_width(g)};
     }
   }
 
-  // Output panels of one unit of the second stage: long enough to read each expert as a stream, short enough to share
-  // the work evenly and to keep the sums in cache.
-  std::uint32_t choose_down_panels() const noexcept {
-    const std::uint32_t num_groups = (batch_.hidden + kPanelRows * kGroupPanels - 1) / (kPanelRows * kGroupPanels);
-    const std::uint32_t cap = batch_.num_tokens <= 6 ? 8 : batch_.num_tokens <= 32 ? 4 : 1;
+  // Groups of output panels of one unit of the second stage: long enough to read each expert as a stream, short enough to
+  // share the work evenly and to keep the sums in cache.
+  std::uint32_t choose_down_groups() const noexcept {
+    const std::uint32_t num_groups = down_.num_groups();
+    const std::uint32_t cap = batch_.num_tokens <= 6 ? 10 : batch_.num_tokens <= 32 ? 4 : 2;
     const std::uint32_t threads = team_.num_threads();
-    const std::uint32_t each = (num_groups + threads - 1) / threads;
-    const std::uint32_t rounds = (each + cap - 1) / cap;
-    const std::uint32_t groups = (num_groups + threads * rounds - 1) / (threads * rounds);
-    return std::max(1u, groups) * kGroupPanels;
+    const std::uint32_t rounds = (num_groups + threads * cap - 1) / (threads * cap);
+    return (num_groups + threads * rounds - 1) / (threads * rounds);
   }
 
   // Copies this thread's share of the activations with their filling; shifted, where all of them allow it.
@@ -259,7 +254,8 @@ class FfnCall {
   RowSink* sink_;
   std::uint32_t num_active_ = 0, num_units_ = 0, max_count_ = 1;
   std::size_t h_floats_ = 0, x_padded_ = 0, x_stride_ = 0, sums_floats_ = 0;
-  std::uint32_t panels_a_unit_ = kGroupPanels;
+  MatrixView down_;
+  std::uint32_t groups_a_unit_ = 1;
   bool scaled_ = true, may_shift_ = false, x_shifted_ = false;
   std::atomic<std::uint32_t> next_gate_up_{0};
   std::atomic<std::uint32_t> next_down_{0};

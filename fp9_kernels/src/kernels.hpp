@@ -29,8 +29,8 @@ struct Kernels {
   const char* name;
   // totals[t][o] continues the canonical sum of output o over the tiles asked for.
   void (*accumulate)(const AccumulateArgs& args) noexcept;
-  // The values of one block as f32 [16 k][16 rows], scales not applied.
-  void (*decode_block)(Format format, const std::byte* block, float* out) noexcept;
+  // The values of one block as f32 [16 k][16 rows], scales not applied. Its vectors are `stride` bytes apart.
+  void (*decode_block)(Format format, const std::byte* block, std::uint32_t stride, float* out) noexcept;
   // h[j] = silu(gate[j]) * up[j] * weight, left to right. `n` is a multiple of 8.
   void (*silu_mul)(const float* gate, const float* up, float weight, float* h, std::uint32_t n) noexcept;
   // Whether every x is zero or in the range where a shifted call gives the same bits.

@@ -15,7 +15,7 @@ PackedMatrix::PackedMatrix(const CodeMatrix& source, const std::byte* scales, st
   auto* scales_out = reinterpret_cast<float*>(memory_.data() + shape_.stream_bytes(source.format));
   view_ = MatrixView::of(source.format, shape_, blocks, has_scales(source.format) ? scales_out : nullptr);
   bad = pack_rows(source, shape_, view_, blocks, 0, 1);
-  if (!bad && has_scales(source.format)) pack_scales(scales, shape_, row0, scales_out, 0, 1);
+  if (!bad && has_scales(source.format)) pack_scales(scales, shape_, row0, view_, scales_out, 0, 1);
 }
 
 namespace {
@@ -29,13 +29,10 @@ class MultiplyCall {
     x_stride_ = spread_stride(shape_.padded_cols());
     const std::size_t threads = team.num_threads();
     // Whole groups, evenly over the threads, in rounds short enough for the sums to stay in cache.
-    const std::uint32_t num_groups = (view_.num_panels + kGroupPanels - 1) / kGroupPanels;
-    const std::uint32_t each = (num_groups + team.num_threads() - 1) / team.num_threads();
-    const std::uint32_t rounds = (each + 3) / 4;
-    panels_a_unit_ =
-        std::max(1u, (num_groups + team.num_threads() * rounds - 1) / (team.num_threads() * std::max(1u, rounds))) *
-        kGroupPanels;
-    sums_floats_ = std::size_t{num_tokens} * panels_a_unit_ * kPanelRows;
+    const std::uint32_t num_groups = view_.num_groups(), num_threads = team.num_threads();
+    const std::uint32_t rounds = (num_groups + 4 * num_threads - 1) / (4 * num_threads);
+    groups_a_unit_ = (num_groups + num_threads * rounds - 1) / (num_threads * rounds);
+    sums_floats_ = std::size_t{num_tokens} * groups_a_unit_ * kGroupPanels * kPanelRows;
     workspace.x.reserve(num_tokens * x_stride_);
     workspace.sums.reserve(threads * sums_floats_);
     workspace.tiles.reserve(threads * kTileFloats);
@@ -50,9 +47,11 @@ class MultiplyCall {
     float* sums = workspace_.sums.get() + thread * sums_floats_;
     float** out = workspace_.out.get() + std::size_t{thread} * num_tokens_;
     for (;;) {
-      const std::uint32_t panel0 = next_.fetch_add(panels_a_unit_, std::memory_order_relaxed);
-      if (panel0 >= view_.num_panels) return;
-      const std::uint32_t num_panels = std::min(panels_a_unit_, view_.num_panels - panel0);
+      const std::uint32_t group0 = next_.fetch_add(groups_a_unit_, std::memory_order_relaxed);
+      if (group0 >= view_.num_groups()) return;
+      const std::uint32_t panel0 = view_.group_first_panel(group0);
+      const std::uint32_t group_end = std::min(group0 + groups_a_unit_, view_.num_groups());
+      const std::uint32_t num_panels = view_.group_first_panel(group_end) - panel0;
       const std::uint32_t width = num_panels * kPanelRows;
       std::fill_n(sums, std::size_t{num_tokens_} * width, 0.0f);
       for (std::uint32_t t = 0; t < num_tokens_; ++t) out[t] = sums + std::size_t{t} * width;
@@ -93,7 +92,7 @@ class MultiplyCall {
   float* y_;
   MatrixWorkspace& workspace_;
   std::size_t x_stride_ = 0, sums_floats_ = 0;
-  std::uint32_t panels_a_unit_ = kGroupPanels;
+  std::uint32_t groups_a_unit_ = 1;
   bool shifted_ = false;
   std::atomic<std::uint32_t> next_{0};
 };

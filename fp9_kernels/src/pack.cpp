@@ -33,36 +33,38 @@ bool is_finite(std::uint32_t code) noexcept {
   }
 }
 
-// Writes one block from its codes [row][k].
+// Writes one block from its codes [row][k]; `stride` is from a vector to the next.
 template <Format F>
-void encode_block(const std::uint32_t (&codes)[kPanelRows][kBlockK], std::byte* block) noexcept {
+void encode_block(const std::uint32_t (&codes)[kPanelRows][kBlockK], std::byte* block, std::uint32_t stride) noexcept {
   for (std::uint32_t unit = 0; unit < kPanelRows; ++unit) {
-    const std::uint32_t* row = codes[unit_row(unit)];
+    const std::uint32_t row = unit_row(unit);
+    const std::uint32_t* in = codes[row];
     if constexpr (F == Format::kF32) {
-      for (std::uint32_t k = 0; k < kBlockK; ++k) std::memcpy(block + (k * kPanelRows + unit_row(unit)) * 4, &row[k], 4);
+      for (std::uint32_t k = 0; k < kBlockK; ++k)
+        std::memcpy(block + std::uint64_t{2 * k + row / 8} * stride + row % 8 * 4, &in[k], 4);
     } else if constexpr (F == Format::kBf16) {
       for (std::uint32_t k = 0; k < kBlockK; ++k) {
-        const auto bits = static_cast<std::uint16_t>(row[k]);
-        std::memcpy(block + (k * kPanelRows + unit) * 2, &bits, 2);
+        const auto bits = static_cast<std::uint16_t>(in[k]);
+        std::memcpy(block + std::uint64_t{k} * stride + unit * 2, &bits, 2);
       }
     } else if constexpr (F == Format::kE4m3) {
-      for (std::uint32_t k = 0; k < kBlockK; ++k) block[(k / 2) * 32 + unit * 2 + k % 2] = static_cast<std::byte>(row[k]);
+      for (std::uint32_t k = 0; k < kBlockK; ++k)
+        block[std::uint64_t{k / 2} * stride + unit * 2 + k % 2] = static_cast<std::byte>(in[k]);
     } else {
       const auto bit = [](std::uint32_t value, int i) { return i < 0 ? 0u : (value >> i) & 1u; };
       std::uint32_t signs = 0;
       for (int v = 7; v >= 0; --v) {
-        const std::uint32_t even = row[2 * v], odd = row[2 * v + 1];  // sign << 8 | body
+        const std::uint32_t even = in[2 * v], odd = in[2 * v + 1];  // sign << 8 | body
         signs |= (bit(odd, 8) ^ bit(even, 3) ^ bit(signs, 7 - 2 * v)) << (14 - 2 * v);
         signs |= (bit(even, 8) ^ bit(odd, 3) ^ bit(signs, 6 - 2 * v)) << (15 - 2 * v);
       }
       const auto sign_bits = static_cast<std::uint16_t>(signs);
       std::memcpy(block + unit * 2, &sign_bits, 2);
       for (std::uint32_t v = 0; v < 8; ++v) {
-        const std::uint32_t even = ((row[2 * v] & 0xFF) << 4) ^ (signs << (2 * v));
-        const std::uint32_t odd = ((row[2 * v + 1] & 0xFF) << 4) ^ (signs << (2 * v + 1));
-        const auto bodies =
-            static_cast<std::uint16_t>((even & 0x0FF0) | ((odd >> 8) & 0x000F) | ((odd << 8) & 0xF000));
-        std::memcpy(block + 32 + v * 32 + unit * 2, &bodies, 2);
+        const std::uint32_t even = ((in[2 * v] & 0xFF) << 4) ^ (signs << (2 * v));
+        const std::uint32_t odd = ((in[2 * v + 1] & 0xFF) << 4) ^ (signs << (2 * v + 1));
+        const auto bodies = static_cast<std::uint16_t>((even & 0x0FF0) | ((odd >> 8) & 0x000F) | ((odd << 8) & 0xF000));
+        std::memcpy(block + std::uint64_t{1 + v} * stride + unit * 2, &bodies, 2);
       }
     }
   }
@@ -85,7 +87,8 @@ std::optional<Position> pack_format(const CodeMatrix& source, const PanelShape& 
           if (!is_finite<F>(codes[r][k])) return Position{row, col};
         }
       }
-      encode_block<F>(codes, blocks + (view.block(panel0 + panel * panel_step, b) - view.blocks));
+      const std::uint32_t target = panel0 + panel * panel_step;
+      encode_block<F>(codes, blocks + (view.block(target, b) - view.blocks), view.vector_stride(target));
     }
   }
   return std::nullopt;
@@ -105,14 +108,15 @@ std::optional<Position> pack_rows(const CodeMatrix& source, const PanelShape& sh
   return std::nullopt;
 }
 
-void pack_scales(const std::byte* scales, const PanelShape& shape, std::uint32_t row0, float* out, std::uint32_t panel0,
-                 std::uint32_t panel_step) noexcept {
+void pack_scales(const std::byte* scales, const PanelShape& shape, std::uint32_t row0, const MatrixView& view, float* out,
+                 std::uint32_t panel0, std::uint32_t panel_step) noexcept {
   const std::uint32_t first_row = row0 - shape.row_lead;
   const std::uint32_t num_panels = (shape.row_lead + shape.num_rows + kPanelRows - 1) / kPanelRows;
   for (std::uint32_t p = 0; p < num_panels; ++p) {
     const std::uint32_t row_tile = (first_row + p * kPanelRows) / kTile - row0 / kTile;
-    std::memcpy(out + std::uint64_t{panel0 + p * panel_step} * shape.num_tiles,
-                scales + std::uint64_t{row_tile} * shape.num_tiles * sizeof(float), shape.num_tiles * sizeof(float));
+    for (std::uint32_t tile = 0; tile < shape.num_tiles; ++tile)
+      std::memcpy(out + view.scale_index(panel0 + p * panel_step, tile),
+                  scales + (std::uint64_t{row_tile} * shape.num_tiles + tile) * sizeof(float), sizeof(float));
   }
 }
 
@@ -120,9 +124,9 @@ void unpack(const Kernels& kernels, const MatrixView& view, const PanelShape& sh
   alignas(64) float block[kBlockK * kPanelRows];
   for (std::uint32_t panel = 0; panel < view.num_panels; ++panel) {
     for (std::uint32_t tile = 0; tile < view.num_tiles; ++tile) {
-      const float scale = view.scales ? view.scales[std::uint64_t{panel} * view.num_tiles + tile] : 1.0f;
+      const float scale = view.scales ? *view.scale(panel, tile) : 1.0f;
       for (std::uint32_t b = view.tile_begin(tile); b < view.tile_begin(tile + 1); ++b) {
-        kernels.decode_block(view.format, view.block(panel, b), block);
+        kernels.decode_block(view.format, view.block(panel, b), view.vector_stride(panel), block);
         for (std::uint32_t k = 0; k < kBlockK; ++k) {
           const std::uint32_t col = b * kBlockK + k;
           if (col < shape.col_lead || col >= shape.col_lead + shape.num_cols) continue;

@@ -22,8 +22,8 @@ std::optional<Position> pack_rows(const CodeMatrix& source, const PanelShape& sh
 
 // Writes one scale a (panel, tile) from the row-major scales of the tiles that the piece touches. `row0` is the
 // piece's first row in the whole matrix.
-void pack_scales(const std::byte* scales, const PanelShape& shape, std::uint32_t row0, float* out, std::uint32_t panel0,
-                 std::uint32_t panel_step) noexcept;
+void pack_scales(const std::byte* scales, const PanelShape& shape, std::uint32_t row0, const MatrixView& view, float* out,
+                 std::uint32_t panel0, std::uint32_t panel_step) noexcept;
 
 // The weights (code * scale) of a packed matrix as f32 [num_rows, num_cols].
 void unpack(const Kernels& kernels, const MatrixView& view, const PanelShape& shape, float* out) noexcept;

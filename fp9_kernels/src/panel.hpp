@@ -1,18 +1,21 @@
 // The panel layout: how packed weights lie in memory, and the view of one matrix that the kernels take.
 //
-// 16 output rows make a panel; up to 4 panels make a group; a group is one contiguous stream of blocks, k outermost:
+// 16 output rows make a panel; 3 panels make a group (the last one or two groups have 2, so that none is left with 1; see
+// group_width()); a group is one contiguous stream, in the order in
+// which a kernel that has all its panels in flight reads it: blocks of 16 k, in them vectors of 32 bytes, k ascending,
+// each vector once for every panel.
 //
-//     for each block of 16 k: for each panel of the group: one block of 16 k x 16 rows
+//     for each block of 16 k: for each vector of the block: for each panel of the group: 32 bytes
 //
-// Inside a block, vectors of 32 bytes, k ascending. In 16-bit units unit 2i belongs to row i and unit 2i+1 to row i+8,
-// so that masking the upper and shifting the lower half of each 32-bit lane gives rows 8..15 and 0..7 in order:
+// In 16-bit units, unit 2i of a vector belongs to row i and unit 2i+1 to row i+8, so that masking the upper and shifting
+// the lower half of each 32-bit lane gives rows 8..15 and 0..7 in order. The vectors of a panel's block:
 //
-//     f32   per k: rows 0..7, rows 8..15 (64 bytes)
-//     bf16  per k: 16 units
-//     e4m3  per two k: 16 units, low byte the even k
-//     fp9   16 units of signs S, then per two k (2v, 2v + 1) 16 units B of bodies, such that
-//             (B         ^ S << 2v)       & 0x8FF0 = sign << 15 | body << 4 of k = 2v
-//             (swapped B ^ S << (2v + 1)) & 0x8FF0 = the same of k = 2v + 1       (swapped: the bytes of each unit)
+//     f32   32: per k, rows 0..7, rows 8..15
+//     bf16  16: per k, 16 units
+//     e4m3   8: per two k, 16 units, low byte the even k
+//     fp9    9: 16 units of signs S, then per two k (2v, 2v + 1) 16 units B of bodies, such that
+//               (B         ^ S << 2v)       & 0x8FF0 = sign << 15 | body << 4 of k = 2v
+//               (swapped B ^ S << (2v + 1)) & 0x8FF0 = the same of k = 2v + 1     (swapped: the bytes of each unit)
 //
 // Sign bits are not masked before they are XORed in; what the other 15 bits of a shifted S do to the bodies is undone
 // when packing. That saves two of nine instructions for 32 weights. S is found from bit 0 upward: bits 15 - 2v and
@@ -29,7 +32,11 @@
 
 namespace duckfleet::kernels {
 
-inline constexpr std::uint32_t kGroupPanels = 4;
+// 3 panels of 2 vectors are 6 chains of fma for one token and 12 for two: enough to hide the fma's latency, few enough
+// to stay in registers, and both read the group as one stream.
+inline constexpr std::uint32_t kGroupPanels = 3;
+inline constexpr std::uint32_t kGroupScales = 4;  // room for a group's scales of one tile
+inline constexpr std::uint32_t kVectorBytes = 32;
 
 // Functions that a file compiled for an instruction set calls are always inlined: no copy of them may be shared.
 [[gnu::always_inline]] constexpr std::uint64_t block_bytes(Format format) noexcept {
@@ -72,14 +79,15 @@ struct PanelShape {
     return std::uint64_t{num_panels} * num_blocks * block_bytes(format);
   }
   std::uint64_t scale_bytes(Format format) const noexcept {
-    return has_scales(format) ? std::uint64_t{num_panels} * num_tiles * sizeof(float) : 0;
+    const std::uint64_t num_groups = (std::uint64_t{num_panels} + kGroupPanels - 1) / kGroupPanels;
+    return has_scales(format) ? num_groups * num_tiles * kGroupScales * sizeof(float) : 0;
   }
 };
 
 struct MatrixView {
   Format format = Format::kF32;
   const std::byte* blocks = nullptr;  // 32-byte aligned
-  const float* scales = nullptr;      // [num_panels, num_tiles]; null for f32 and bf16
+  const float* scales = nullptr;      // [groups, num_tiles, kGroupScales], in the order of use; null: none
   std::uint32_t num_panels = 0;
   std::uint32_t num_blocks = 0;
   std::uint32_t first_tile_blocks = 0;
@@ -89,15 +97,42 @@ struct MatrixView {
     return {format, blocks, scales, shape.num_panels, shape.num_blocks, shape.first_tile_blocks, shape.num_tiles};
   }
 
-  [[gnu::always_inline]] std::uint32_t group_width(std::uint32_t group) const noexcept {
-    const std::uint32_t left = num_panels - group * kGroupPanels;
-    return left < kGroupPanels ? left : kGroupPanels;
+  [[gnu::always_inline]] std::uint32_t num_groups() const noexcept { return (num_panels + kGroupPanels - 1) / kGroupPanels; }
+  // Groups before the narrow ones.
+  [[gnu::always_inline]] std::uint32_t full_groups() const noexcept {
+    const std::uint32_t groups = num_groups(), missing = groups * kGroupPanels - num_panels;
+    return groups < missing ? 0 : groups - missing;
   }
-  // The block of panel `panel` at block index `block`.
+  [[gnu::always_inline]] std::uint32_t group_width(std::uint32_t group) const noexcept {
+    return group < full_groups() ? kGroupPanels : num_panels == 1 ? 1 : kGroupPanels - 1;
+  }
+  // num_panels for the group after the last.
+  [[gnu::always_inline]] std::uint32_t group_first_panel(std::uint32_t group) const noexcept {
+    const std::uint32_t full = full_groups();
+    const std::uint32_t first =
+        group < full ? group * kGroupPanels : full * kGroupPanels + (group - full) * (kGroupPanels - 1);
+    return first < num_panels ? first : num_panels;
+  }
+  [[gnu::always_inline]] std::uint32_t group_of(std::uint32_t panel) const noexcept {
+    const std::uint32_t full = full_groups();
+    return panel < full * kGroupPanels ? panel / kGroupPanels
+                                       : full + (panel - full * kGroupPanels) / (kGroupPanels - 1);
+  }
+  // The first vector of panel `panel` in block `block`; its others follow at vector_stride(panel).
   [[gnu::always_inline]] const std::byte* block(std::uint32_t panel, std::uint32_t block) const noexcept {
-    const std::uint32_t group = panel / kGroupPanels;
-    const std::uint64_t before = std::uint64_t{group} * kGroupPanels * num_blocks;
-    return blocks + (before + std::uint64_t{block} * group_width(group) + panel % kGroupPanels) * block_bytes(format);
+    const std::uint32_t group = group_of(panel), first = group_first_panel(group);
+    const std::uint64_t before = std::uint64_t{first} * num_blocks + std::uint64_t{block} * group_width(group);
+    return blocks + before * block_bytes(format) + (panel - first) * kVectorBytes;
+  }
+  [[gnu::always_inline]] std::uint32_t vector_stride(std::uint32_t panel) const noexcept {
+    return group_width(group_of(panel)) * kVectorBytes;
+  }
+  [[gnu::always_inline]] std::uint64_t scale_index(std::uint32_t panel, std::uint32_t tile) const noexcept {
+    const std::uint32_t group = group_of(panel);
+    return (std::uint64_t{group} * num_tiles + tile) * kGroupScales + (panel - group_first_panel(group));
+  }
+  [[gnu::always_inline]] const float* scale(std::uint32_t panel, std::uint32_t tile) const noexcept {
+    return scales + scale_index(panel, tile);
   }
   // Tile `tile` along k holds the blocks [tile_begin(tile), tile_begin(tile + 1)).
   [[gnu::always_inline]] std::uint32_t tile_begin(std::uint32_t tile) const noexcept {

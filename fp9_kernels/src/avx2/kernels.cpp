@@ -12,8 +12,6 @@
 namespace duckfleet::kernels {
 namespace {
 
-constexpr std::uint32_t kPrefetchAhead = 4096;  // bytes; 2 to 4 KB was best
-
 // Loops over constant bounds that must be unrolled for speed. Under the sanitizers, which check every access, unrolled
 // code takes minutes to compile and finds nothing more.
 #ifdef __SANITIZE_ADDRESS__
@@ -30,39 +28,58 @@ struct Pair {
 // A 16-bit unit with the sign at bit 15 and the magnitude ending at bit 4, seen as the upper half of an f32, is the
 // value times 2^-120 (e4m3) or 2^-112 (fp9).
 
-inline Pair widen(__m256i units) noexcept {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(units, 16)),
-          _mm256_castsi256_ps(_mm256_and_si256(units, _mm256_set1_epi32(static_cast<int>(0xFFFF0000))))};
-}
+inline __m256i load(const std::byte* at) noexcept { return _mm256_load_si256(reinterpret_cast<const __m256i*>(at)); }
 
-// The weights of k = 2 * v and 2 * v + 1 of a block, times the decode's factor.
+// Column k of a block whose vectors are `stride` bytes apart, as 16-bit units whose bits outside of the format's mask are
+// of no meaning. Not for f32.
 template <Format F>
-inline void decode_two(const std::byte* block, int v, Pair& even, Pair& odd) noexcept {
-  const __m256i* in = reinterpret_cast<const __m256i*>(block);
-  if constexpr (F == Format::kF32) {
-    const float* w = reinterpret_cast<const float*>(block) + v * 32;
-    even = {_mm256_load_ps(w), _mm256_load_ps(w + 8)};
-    odd = {_mm256_load_ps(w + 16), _mm256_load_ps(w + 24)};
-  } else if constexpr (F == Format::kBf16) {
-    even = widen(_mm256_load_si256(in + 2 * v));
-    odd = widen(_mm256_load_si256(in + 2 * v + 1));
+inline __m256i units(const std::byte* block, std::uint32_t stride, int k) noexcept {
+  if constexpr (F == Format::kBf16) {
+    return load(block + k * stride);
   } else if constexpr (F == Format::kE4m3) {
-    // A signed byte times 16 is the code with its sign bit repeated, ending at bit 4.
-    const __m256i codes = _mm256_load_si256(in + v);
-    const __m256i mask = _mm256_set1_epi16(static_cast<short>(0x87F0));
-    even = widen(_mm256_and_si256(_mm256_maddubs_epi16(_mm256_set1_epi16(0x0010), codes), mask));
-    odd = widen(_mm256_and_si256(_mm256_maddubs_epi16(_mm256_set1_epi16(0x1000), codes), mask));
+    // A signed byte times 16 is the code with its sign bit repeated, ending at bit 4. (An arithmetic shift does that for
+    // the upper byte; doing one of each way uses more of a core's ports.)
+    const __m256i codes = load(block + k / 2 * stride);
+    return k % 2 == 0 ? _mm256_maddubs_epi16(_mm256_set1_epi16(0x0010), codes) : _mm256_srai_epi16(codes, 4);
   } else {
-    const __m256i signs = _mm256_load_si256(in);
-    const __m256i bodies = _mm256_load_si256(in + 1 + v);
-    const __m256i mask = _mm256_set1_epi16(static_cast<short>(0x8FF0));
     const __m256i swap = _mm256_set_epi8(14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1,  //
                                          14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1);
-    even = widen(_mm256_and_si256(_mm256_xor_si256(bodies, _mm256_slli_epi16(signs, 2 * v)), mask));
-    odd = widen(_mm256_and_si256(
-        _mm256_xor_si256(_mm256_shuffle_epi8(bodies, swap), _mm256_slli_epi16(signs, 2 * v + 1)), mask));
+    __m256i bodies = load(block + (1 + k / 2) * stride);
+    if (k % 2 == 1) bodies = _mm256_shuffle_epi8(bodies, swap);
+    return _mm256_xor_si256(bodies, _mm256_slli_epi16(load(block), k));
   }
 }
+
+template <Format F>
+constexpr std::uint32_t unit_mask() noexcept {
+  return F == Format::kBf16 ? 0xFFFF0000 : F == Format::kE4m3 ? 0x87F00000 : 0x8FF00000;
+}
+
+// The weights of column k, times the decode's factor. Masks taken from memory leave their registers to the sums.
+template <Format F, bool MaskInMemory = false>
+inline Pair decode(const std::byte* block, std::uint32_t stride, int k) noexcept {
+  if constexpr (F == Format::kF32) {
+    return {_mm256_castsi256_ps(load(block + 2 * k * stride)), _mm256_castsi256_ps(load(block + (2 * k + 1) * stride))};
+  } else {
+    alignas(32) static constexpr std::uint32_t kMask[8] = {unit_mask<F>(), unit_mask<F>(), unit_mask<F>(), unit_mask<F>(),
+                                                           unit_mask<F>(), unit_mask<F>(), unit_mask<F>(), unit_mask<F>()};
+    __m256i high = units<F>(block, stride, k);
+    __m256i low = _mm256_slli_epi32(high, 16);
+    if constexpr (MaskInMemory) {
+      if constexpr (F != Format::kBf16) __asm__("vpand %1, %0, %0" : "+x"(low) : "m"(kMask));
+      __asm__("vpand %1, %0, %0" : "+x"(high) : "m"(kMask));
+    } else {
+      const __m256i mask = _mm256_set1_epi32(static_cast<int>(unit_mask<F>()));
+      if constexpr (F != Format::kBf16) low = _mm256_and_si256(low, mask);
+      high = _mm256_and_si256(high, mask);
+    }
+    return {_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)};
+  }
+}
+
+// acc += w * x. Written out so that the accumulator stays in its register: the compiler's other forms of the
+// instruction made it spill accumulators in the middle of their chains.
+inline void fma(__m256& acc, __m256 w, __m256 x) noexcept { __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(w), "x"(x)); }
 
 template <Format F>
 constexpr float exact_factor() noexcept {
@@ -76,11 +93,10 @@ constexpr std::uint32_t bytes_of_block() noexcept {
 
 // Sums over one tile along k of some panels of a group and some tokens.
 struct TileJob {
-  const std::byte* blocks;     // first block of the first panel
-  std::uint64_t block_stride;  // from a block of k to the next
+  const std::byte* blocks;      // first block of the first panel
+  std::uint32_t vector_stride;  // of a panel; kVectorBytes times the group's width
   std::uint32_t num_blocks;
   const float* scales;  // of the first panel at this tile; null: 1
-  std::uint32_t scale_stride;
   float undo;
   const float* const* x;
   std::uint32_t k;  // column of the tile's first block in x
@@ -96,8 +112,9 @@ inline void add_to_total(float* total, __m256 low, __m256 high, float scale) noe
 
 // ---- few tokens: decode in registers ----------------------------------------------------------------------------
 
-template <Format F, int P, int T>
-void direct(const TileJob& job) noexcept {
+// P panels of a group of W, T tokens.
+template <Format F, int W, int P, int T>
+[[gnu::noinline]] void direct(const TileJob& job) noexcept {
   __m256 low[P][T], high[P][T];
   UNROLL for (int p = 0; p < P; ++p) {
     UNROLL for (int t = 0; t < T; ++t) low[p][t] = high[p][t] = _mm256_setzero_ps();
@@ -105,28 +122,21 @@ void direct(const TileJob& job) noexcept {
   const float* x[T];
   for (int t = 0; t < T; ++t) x[t] = job.x[t] + job.k;
   const std::byte* blocks = job.blocks;
-  for (std::uint32_t b = 0; b < job.num_blocks; ++b, blocks += job.block_stride) {
-    constexpr std::uint32_t kBytes = P * bytes_of_block<F>();
-    UNROLL for (std::uint32_t at = 0; at < kBytes; at += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(blocks) + kPrefetchAhead + at, _MM_HINT_T0);
-    const std::uint32_t k = b * kBlockK;
-    UNROLL for (int v = 0; v < 8; ++v) {
+  for (std::uint32_t b = 0; b < job.num_blocks; ++b, blocks += W * bytes_of_block<F>()) {
+    UNROLL for (int k = 0; k < 16; ++k) {
+      __m256 xk[T];
+      UNROLL for (int t = 0; t < T; ++t) xk[t] = _mm256_broadcast_ss(x[t] + b * kBlockK + k);
       UNROLL for (int p = 0; p < P; ++p) {
-        Pair even, odd;
-        decode_two<F>(blocks + p * bytes_of_block<F>(), v, even, odd);
+        const Pair w = decode<F, (P * T >= 6)>(blocks + p * kVectorBytes, W * kVectorBytes, k);
         UNROLL for (int t = 0; t < T; ++t) {
-          const __m256 x0 = _mm256_broadcast_ss(x[t] + k + 2 * v);
-          low[p][t] = _mm256_fmadd_ps(even.low, x0, low[p][t]);
-          high[p][t] = _mm256_fmadd_ps(even.high, x0, high[p][t]);
-          const __m256 x1 = _mm256_broadcast_ss(x[t] + k + 2 * v + 1);
-          low[p][t] = _mm256_fmadd_ps(odd.low, x1, low[p][t]);
-          high[p][t] = _mm256_fmadd_ps(odd.high, x1, high[p][t]);
+          fma(low[p][t], w.low, xk[t]);
+          fma(high[p][t], w.high, xk[t]);
         }
       }
     }
   }
   UNROLL for (int p = 0; p < P; ++p) {
-    const float scale = (job.scales ? job.scales[p * job.scale_stride] : 1.0f) * job.undo;
+    const float scale = (job.scales ? job.scales[p] : 1.0f) * job.undo;
     UNROLL for (int t = 0; t < T; ++t)
       add_to_total(job.totals[t] + job.total0 + p * kPanelRows, low[p][t], high[p][t], scale);
   }
@@ -134,28 +144,33 @@ void direct(const TileJob& job) noexcept {
 
 constexpr std::uint32_t kMaxDirectTokens = 4;
 
-// Does as many of the job's panels at once as give 8 to 12 chains of fma; returns how many.
+// Panels of a group of W at once, such that their sums stay in registers; returns how many.
+template <Format F, int W>
+std::uint32_t direct_group(const TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
+  if (num_tokens == 1 && num_panels == W) return direct<F, W, W, 1>(job), W;
+  if (num_tokens == 2 && num_panels == W) return direct<F, W, W, 2>(job), W;
+  switch (num_tokens) {
+    case 1: return direct<F, W, 1, 1>(job), 1;
+    case 2: return direct<F, W, 1, 2>(job), 1;
+    case 3: return direct<F, W, 1, 3>(job), 1;
+    default: return direct<F, W, 1, 4>(job), 1;
+  }
+}
+
+// Does some of the job's panels; returns how many.
 template <Format F>
 std::uint32_t direct_any(const TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
-  switch (num_tokens) {
-    case 1:
-      if (num_panels >= 4) return direct<F, 4, 1>(job), 4;
-      if (num_panels >= 2) return direct<F, 2, 1>(job), 2;
-      return direct<F, 1, 1>(job), 1;
-    case 2:
-      if (num_panels >= 2) return direct<F, 2, 2>(job), 2;
-      return direct<F, 1, 2>(job), 1;
-    case 3:
-      if (num_panels >= 2) return direct<F, 2, 3>(job), 2;
-      return direct<F, 1, 3>(job), 1;
-    default: return direct<F, 1, 4>(job), 1;
+  switch (job.vector_stride / kVectorBytes) {
+    case 1: return direct_group<F, 1>(job, num_panels, num_tokens);
+    case 2: return direct_group<F, 2>(job, num_panels, num_tokens);
+    default: return direct_group<F, 3>(job, num_panels, num_tokens);
   }
 }
 
 // ---- many tokens: decode a panel's tile into L1, then blocks of 6 tokens x 16 rows ------------------------------
 
 template <Format F>
-void decode_block_to(const std::byte* block, float* out) noexcept {
+void decode_block_to(const std::byte* block, std::uint32_t stride, float* out) noexcept {
   const __m256 factor = _mm256_set1_ps(exact_factor<F>());
   const auto store = [&](float* at, const Pair& pair) {
     if constexpr (has_scales(F)) {
@@ -166,12 +181,7 @@ void decode_block_to(const std::byte* block, float* out) noexcept {
       _mm256_storeu_ps(at + 8, pair.high);
     }
   };
-  UNROLL for (int v = 0; v < 8; ++v) {
-    Pair even, odd;
-    decode_two<F>(block, v, even, odd);
-    store(out + v * 32, even);
-    store(out + v * 32 + 16, odd);
-  }
+  UNROLL for (int k = 0; k < 16; ++k) store(out + k * 16, decode<F>(block, stride, k));
 }
 
 template <int T>
@@ -198,7 +208,8 @@ void micro(const float* w, std::uint32_t num_k, const float* const* xs, std::uin
 template <Format F>
 void tiled(const TileJob& job, std::uint32_t num_tokens, float* tile) noexcept {
   for (std::uint32_t b = 0; b < job.num_blocks; ++b)
-    decode_block_to<F>(job.blocks + b * job.block_stride, tile + b * kBlockK * kPanelRows);
+    decode_block_to<F>(job.blocks + b * job.vector_stride * (bytes_of_block<F>() / kVectorBytes), job.vector_stride,
+                       tile + b * kBlockK * kPanelRows);
   const std::uint32_t num_k = job.num_blocks * kBlockK;
   const float scale = job.scales ? job.scales[0] : 1.0f;
   std::uint32_t t = 0;
@@ -222,17 +233,16 @@ void accumulate_format(const AccumulateArgs& args) noexcept {
   const std::uint32_t panel_end = args.panel0 + args.num_panels;
   for (std::uint32_t panel = args.panel0; panel < panel_end;) {
     // The panels of one group are done tile by tile, so that a group narrower in flight still reads one stream.
-    const std::uint32_t group = panel / kGroupPanels, width = m.group_width(group);
-    const std::uint32_t group_end = group * kGroupPanels + width;
+    const std::uint32_t group = m.group_of(panel), width = m.group_width(group);
+    const std::uint32_t group_end = m.group_first_panel(group) + width;
     const std::uint32_t end = group_end < panel_end ? group_end : panel_end;
     for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
       const std::uint32_t first = m.tile_begin(tile), last = m.tile_begin(tile + 1);
       for (std::uint32_t p = panel; p < end;) {
         const TileJob job{m.block(p, first),
-                          width * block_bytes(F),
+                          width * kVectorBytes,
                           last - first,
-                          m.scales ? m.scales + std::uint64_t{p} * m.num_tiles + tile : nullptr,
-                          m.num_tiles,
+                          m.scales ? m.scale(p, tile) : nullptr,
                           shift_undo(F),
                           args.x,
                           first * kBlockK,
@@ -259,12 +269,12 @@ void accumulate(const AccumulateArgs& args) noexcept {
   }
 }
 
-void decode_block(Format format, const std::byte* block, float* out) noexcept {
+void decode_block(Format format, const std::byte* block, std::uint32_t stride, float* out) noexcept {
   switch (format) {
-    case Format::kF32: return decode_block_to<Format::kF32>(block, out);
-    case Format::kBf16: return decode_block_to<Format::kBf16>(block, out);
-    case Format::kE4m3: return decode_block_to<Format::kE4m3>(block, out);
-    case Format::kFp9: return decode_block_to<Format::kFp9>(block, out);
+    case Format::kF32: return decode_block_to<Format::kF32>(block, stride, out);
+    case Format::kBf16: return decode_block_to<Format::kBf16>(block, stride, out);
+    case Format::kE4m3: return decode_block_to<Format::kE4m3>(block, stride, out);
+    case Format::kFp9: return decode_block_to<Format::kFp9>(block, stride, out);
   }
 }
 

@@ -20,33 +20,33 @@ struct CodeTables {
 };
 const CodeTables tables;
 
-void decode_block(Format format, const std::byte* block, float* out) noexcept {
+void decode_block(Format format, const std::byte* block, std::uint32_t stride, float* out) noexcept {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(block);
-  if (format == Format::kF32) {
-    std::memcpy(out, block, sizeof(float) * kBlockK * kPanelRows);
-    return;
-  }
+  const auto unit_at = [](const std::uint8_t* vector, std::uint32_t unit) {
+    std::uint16_t bits;
+    std::memcpy(&bits, vector + unit * 2, 2);
+    return static_cast<std::uint32_t>(bits);
+  };
   for (std::uint32_t k = 0; k < kBlockK; ++k) {
     for (std::uint32_t unit = 0; unit < kPanelRows; ++unit) {
-      float& value = out[k * kPanelRows + unit_row(unit)];
-      const std::uint32_t at = (k / 2) * 32 + unit * 2 + k % 2;
+      const std::uint32_t row = unit_row(unit);
+      float& value = out[k * kPanelRows + row];
       switch (format) {
-        case Format::kBf16: {
-          std::uint16_t bits;
-          std::memcpy(&bits, bytes + (k * kPanelRows + unit) * 2, 2);
-          value = std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+        case Format::kF32:
+          std::memcpy(&value, bytes + (2 * k + row / 8) * stride + row % 8 * 4, 4);
           break;
-        }
+        case Format::kBf16:
+          value = std::bit_cast<float>(unit_at(bytes + k * stride, unit) << 16);
+          break;
         case Format::kE4m3:
-          value = tables.e4m3[bytes[at]];
+          value = tables.e4m3[bytes[k / 2 * stride + unit * 2 + k % 2]];
           break;
-        default: {
-          std::uint16_t signs, bodies;
-          std::memcpy(&signs, bytes + unit * 2, 2);
-          std::memcpy(&bodies, bytes + 32 + (k / 2) * 32 + unit * 2, 2);
-          if (k % 2 == 1) bodies = static_cast<std::uint16_t>(bodies << 8 | bodies >> 8);
-          const std::uint32_t bits = bodies ^ (static_cast<std::uint32_t>(signs) << k);
+        case Format::kFp9: {
+          std::uint32_t bodies = unit_at(bytes + (1 + k / 2) * stride, unit);
+          if (k % 2 == 1) bodies = (bodies << 8 | bodies >> 8) & 0xFFFF;
+          const std::uint32_t bits = bodies ^ unit_at(bytes, unit) << k;
           value = tables.fp9[((bits >> 15) & 1) << 8 | ((bits >> 4) & 0xFF)];
+          break;
         }
       }
     }
@@ -60,9 +60,9 @@ void accumulate(const AccumulateArgs& args) noexcept {
     const std::uint32_t panel = args.panel0 + p;
     for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
       const std::uint32_t first = m.tile_begin(tile), last = m.tile_begin(tile + 1);
-      const float scale = m.scales ? m.scales[std::uint64_t{panel} * m.num_tiles + tile] : 1.0f;
+      const float scale = m.scales ? *m.scale(panel, tile) : 1.0f;
       for (std::uint32_t block = first; block < last; ++block)
-        decode_block(m.format, m.block(panel, block), args.scratch + (block - first) * kBlockK * kPanelRows);
+        decode_block(m.format, m.block(panel, block), m.vector_stride(panel), args.scratch + (block - first) * kBlockK * kPanelRows);
       for (std::uint32_t t = 0; t < args.num_tokens; ++t) {
         const float* x = args.x[t] + first * kBlockK;
         float acc[kPanelRows] = {};
