@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "bench.hpp"
 #include "chunk.hpp"
 #include "dispatch.hpp"
 #include "ffn.hpp"
@@ -252,6 +253,22 @@ class Shard {
   std::map<Key, PartChunks> parts_;
 };
 
+// (value, limit, ratio, seconds a call, how the limit was read) of one row of `duckctl bench kernels`.
+std::tuple<double, double, double, double, std::string> measure(bool gemm, const std::string& impl,
+                                                                const std::string& format, std::uint32_t num_tokens,
+                                                                std::int64_t threads, std::uint32_t rounds,
+                                                                std::uint64_t bytes_a_call) {
+  const CpuFeatures cpu = cpu_features();
+  if (!cpu.avx2 || !cpu.fma) throw nb::value_error("the limits are measured with AVX2 and FMA, which this CPU lacks");
+  const Kernels& kernels = selected(impl);
+  const Format code = format_of(format);
+  const std::uint32_t num_threads = checked_threads(threads);
+  nb::gil_scoped_release release;
+  Team team(num_threads);
+  const Measured m = (gemm ? measure_gemm : measure_gemv)(kernels, team, code, num_tokens, rounds, bytes_a_call);
+  return {m.value, m.limit, m.ratio, m.seconds, m.how};
+}
+
 nb::dict features_dict() {
   const CpuFeatures f = cpu_features();
   nb::dict out;
@@ -280,6 +297,7 @@ NB_MODULE(_kernels, m) {
   m.def("selected", [](const std::optional<std::string>& impl) { return std::string(selected(impl).name); },
         "impl"_a = nb::none());
   m.def("cpu_features", &features_dict);
+  m.def("measure", &measure, "gemm"_a, "impl"_a, "format"_a, "num_tokens"_a, "threads"_a, "rounds"_a, "bytes_a_call"_a);
   m.def("quantize", &quantize, "format"_a, "w"_a, "codes"_a, "signs"_a = nb::none(), "scales"_a);
   m.def("round_bf16", &round_bf16, "w"_a, "out"_a);
   m.def("decode_table", &decode_table, "format"_a, "out"_a);
