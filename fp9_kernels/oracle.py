@@ -50,9 +50,11 @@ def code_values(q: Quantized) -> F64:
     if q.format == "bf16":
         return (q.codes.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if q.format == "e4m3":
-        return E4M3[q.codes]
+        values: F64 = E4M3[q.codes]
+        return values
     assert q.signs is not None
-    return FP9[q.codes.astype(np.int64) + 256 * q.signs.astype(np.int64)]
+    values = FP9[q.codes.astype(np.int64) + 256 * q.signs.astype(np.int64)]
+    return values
 
 
 def scale_values(q: Quantized) -> F64:
@@ -67,7 +69,7 @@ def scale_values(q: Quantized) -> F64:
 # ---- correctly rounded f32 -------------------------------------------------------------------------------------
 
 
-def fma32(a: F32 | F64, b: F32 | F64, c: F32 | F64) -> F32:
+def fma32(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> F32:
     """round_f32(a * b + c) of f32 values, one rounding.
 
     The product is exact in f64; its sum with c is rounded to odd (Boldo and Melquiond, "Emulation of FMA and correctly
@@ -185,7 +187,8 @@ def matvec_f64(q: Quantized, x: F32 | F64, x_error: F64 | float = 0.0) -> Bounde
 
 def silu_f64(g: F64) -> F64:
     with np.errstate(over="ignore"):
-        return g / (1 + np.exp(-g))
+        result: F64 = g / (1 + np.exp(-g))
+    return result
 
 
 def ffn_f64(experts: dict[int, ExpertPiece], x: F32, routes: Sequence[Sequence[tuple[int, float]]]) -> Bounded:

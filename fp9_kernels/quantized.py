@@ -104,7 +104,7 @@ class Quantized:
         if (bodies == 0xFF).any():
             row, col = np.argwhere(bodies == 0xFF)[0]
             raise NotFiniteError(f"row {row}, column {col}: the e4m3 code is a NaN")
-        return replace(self, format="fp9", codes=bodies, signs=self.codes >> 7)
+        return replace(self, format="fp9", codes=bodies, signs=(self.codes >> 7).astype(np.uint8))
 
     def dequantize(self) -> F32:
         """code * scale as f32 [N, K]."""
