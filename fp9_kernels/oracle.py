@@ -50,10 +50,11 @@ def code_values(q: Quantized) -> F64:
     if q.format == "bf16":
         return (q.codes.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if q.format == "e4m3":
-        values: F64 = E4M3[q.codes]
-        return values
-    assert q.signs is not None
-    values = FP9[q.codes.astype(np.int64) + 256 * q.signs.astype(np.int64)]
+        codes, table = q.codes.astype(np.int64), E4M3
+    else:
+        assert q.signs is not None
+        codes, table = q.codes.astype(np.int64) + 256 * q.signs.astype(np.int64), FP9
+    values: F64 = table[codes]
     return values
 
 
