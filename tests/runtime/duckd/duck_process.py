@@ -48,7 +48,8 @@ class DuckProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        status = self.stop()
+        assert status == 0, f"duckd ended with {status}:\n{self.log_text()}"
 
     def start(self) -> None:
         """Start and wait until it listens; another address is tried when the first is taken."""

@@ -272,6 +272,6 @@ def test_a_duck_that_is_killed_is_lost(keyed_duck: DuckProcess) -> None:
         control.identity()
         assert keyed_duck.process is not None
         keyed_duck.process.kill()
-        keyed_duck.process.wait()
+        assert keyed_duck.wait_for_exit() == -9
         with pytest.raises(DuckLost, match="testduck"):
             control.identity()
