@@ -67,7 +67,7 @@ class FleetKeys:
         """Ed25519 signature, 64 bytes."""
         from nacl.signing import SigningKey
 
-        return SigningKey(self._signing_seed()).sign(message).signature
+        return bytes(SigningKey(self._signing_seed()).sign(message).signature)
 
     def verify(self, message: bytes, signature: bytes) -> bool:
         """Whether `signature` is ours over `message`."""
