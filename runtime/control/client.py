@@ -17,6 +17,7 @@ from duckfleet.runtime.wire import (
     IdentityReply,
     ProbeRequest,
     ShutdownRequest,
+    WireFormatError,
 )
 from duckfleet.runtime.wire.constants import CHUNK_HELD, MAX_HAVE, PROBE_MEASURE, SHUTDOWN_DROP_STORE
 
@@ -59,7 +60,10 @@ class ControlClient:
     def identity(self) -> Identity:
         """Version, assignment, session, memory."""
         payload = self._request(ControlType.IDENTITY, b"", ControlType.IDENTITY_REPLY)
-        return Identity.from_wire(IdentityReply.unpack(payload))
+        try:
+            return Identity.from_wire(IdentityReply.unpack(payload))
+        except WireFormatError as error:
+            raise ProtocolViolation(f"duck {self._duck} sent a malformed identity: {error}") from error
 
     def have(self, digests: Sequence[str]) -> list[bool]:
         """Which chunks the duck holds."""
@@ -126,7 +130,7 @@ class ControlClient:
     def _json(self, payload: bytes) -> dict[str, Any]:
         try:
             value = json.loads(payload)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter by a hundred thousand opening brackets
             value = None
         if not isinstance(value, dict):
             raise ProtocolViolation(f"duck {self._duck} sent what is no JSON object")

@@ -65,9 +65,11 @@ class ControlConnection:
         request_id = self.send(kind, payload, timeout_s)
         with self._mapped_errors():
             header, answer = self._receive(deadline)
-        if header.request_id not in (request_id, 0):
-            raise ProtocolViolation(f"duck {self._duck} answered request {header.request_id} instead of {request_id}")
-        return self._checked(header, answer)
+            if header.request_id not in (request_id, 0):
+                raise ProtocolViolation(
+                    f"duck {self._duck} answered request {header.request_id} instead of {request_id}"
+                )
+            return self._checked(header, answer)
 
     def _greet(self, keys: FleetKeys | None, deadline: float) -> None:
         if keys is None:
