@@ -78,9 +78,20 @@ def _probe_row(result: Any) -> tuple[Any, ...]:
     )
 
 
-def status(context: typer.Context, ducks: Ducks = None, json: Json = False) -> None:
-    """Show every duck: its state, since when, and what it holds. Exit code 3 when some cannot serve."""
+def status(
+    context: typer.Context,
+    ducks: Ducks = None,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Ask each duck now: datagrams it got, and dropped by kind.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show every duck: its state, since when, and what it holds. Exit code 3 when some cannot serve.
+
+    With --counters each duck is asked for the datagrams that it dropped since its start, by kind.
+    """
     from duckfleet.fleet.cli import EXIT_SOME_DUCKS
+    from duckfleet.fleet.drop_counters import ask_ducks
     from duckfleet.fleet.musters import gather
     from duckfleet.fleet.rosters import why_missing
 
@@ -89,6 +100,7 @@ def status(context: typer.Context, ducks: Ducks = None, json: Json = False) -> N
     store = fleet.known_store
     evidence = gather(fleet.site, store)
     placements = store.latest_placements()
+    counted = ask_ducks(fleet.site, fleet.keys, chosen) if counters else {}
     now_s = time.time()
     rows, values = [], []
     not_well = 0
@@ -129,6 +141,7 @@ def status(context: typer.Context, ducks: Ducks = None, json: Json = False) -> N
                 "holds": known.holds,
                 "placement": placement,
                 "missing": reason,
+                **({"datagrams": counted[duck.mac]} if counters else {}),
             }
         )
     if json:
@@ -136,11 +149,22 @@ def status(context: typer.Context, ducks: Ducks = None, json: Json = False) -> N
     else:
         columns = ("duck", "address", "rack", "state", "since", "probed", "holds", "remarks")
         console.out.print(console.table(columns, rows, numeric=("since", "probed")))
+        if counters:
+            lines = [_counted_row(duck.name, counted[duck.mac]) for duck in chosen]
+            named = ("duck", "datagrams", "dropped", "by kind")
+            console.out.print(console.table(named, lines, numeric=("datagrams", "dropped")))
     if not_well:
         raise typer.Exit(EXIT_SOME_DUCKS)
 
 
 _HOLDING = ("placed", "serving")
+
+
+def _counted_row(name: str, counted: Any) -> tuple[str, str, str, str]:
+    if counted.error:
+        return (name, "", "", counted.error)
+    kinds = ", ".join(f"{kind} {count}" for kind, count in counted.dropped.items() if count)
+    return (name, str(counted.received), str(sum(counted.dropped.values())), kinds)
 
 
 def log(

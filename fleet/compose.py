@@ -218,11 +218,13 @@ def run_server(
     *,
     say: Callable[[str], None],
     on_ready: Callable[[str], None],
+    on_lost: Callable[[Sequence[str], str], None],
 ) -> None:
     """Load the host's share of the standing model, agree with its ducks, and answer until a signal.
 
-    `on_ready` is called with the URL once requests are accepted. Raises `DuckLost`, subclasses of `IdentityMismatch`,
-    `OperatorError`; requests under way when the signal comes are finished or said to be cut.
+    `on_ready` is called with the URL once requests are accepted, `on_lost` with the names of ducks that did not answer
+    a forward and the error. Raises `DuckLost`, subclasses of `IdentityMismatch`, `OperatorError`; requests under way
+    when the signal comes are finished or said to be cut.
     """
     from duckfleet.runtime.engine import Engine
     from duckfleet.runtime.fabric import UdpFabric
@@ -243,6 +245,7 @@ def run_server(
         wire_dtype=request.wire_dtype,
         auth=not fleet.no_auth,
         spin_us=_spin_us(standing.roster),
+        on_lost=lambda error: on_lost(error.ducks, str(error)),
     )
     try:
         say("loading what stays on this host")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Evidence, Missing, make_r
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.site import Duck
 from duckfleet.inventory.store import Store, StoreError
+from duckfleet.runtime.errors import DuckLost
 
 RENEW_S = 20.0
 
@@ -88,7 +90,7 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
             announce(fleet.state_dir, Announcement(url, standing.model, generation, os.getpid()))
 
         try:
-            compose.run_server(fleet, standing, request, say=say, on_ready=on_ready)
+            compose.run_server(fleet, standing, request, say=say, on_ready=on_ready, on_lost=serving.lost)
         finally:
             retract(fleet.state_dir, os.getpid())
 
@@ -103,13 +105,17 @@ def refusal(standing: Standing, against: Sequence[Missing]) -> str:
 
 
 class _Serving:
-    """Ducks are `serving` from the moment the server listens; a server that is killed stops renewing that."""
+    """Ducks are `serving` from the moment the server listens; a server that is killed stops renewing that.
+
+    A duck that does not answer a forward, or the start of the session, becomes `lost` with the error as evidence.
+    """
 
     def __init__(self, store: Store, ducks: Sequence[Duck], evidence: Mapping[str, object]) -> None:
         self.store = store
         self.ducks = ducks
         self.evidence = evidence
-        self._end = threading.Event()
+        # The thread that decodes only leaves a note here: it never waits for the store.
+        self._silent: queue.SimpleQueue[tuple[tuple[str, ...], str] | None] = queue.SimpleQueue()
         self._renewer = threading.Thread(target=self._renew, name="renew-serving", daemon=True)
 
     def __enter__(self) -> _Serving:
@@ -120,8 +126,14 @@ class _Serving:
             self._take(duck, "serve_started", {**self.evidence, "url": url})
         self._renewer.start()
 
+    def lost(self, names: Sequence[str], error: str) -> None:
+        """Note ducks that did not answer; returns at once."""
+        self._silent.put((tuple(names), error))
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        self._end.set()
+        self._silent.put(None)  # wakes the renewer
+        if isinstance(error, DuckLost):
+            self._went_silent(error.ducks, str(error))
         if isinstance(error, MachineError):
             self.store.log("serve_failed", {**self.evidence, "error": str(error)})
         if self._renewer.ident is not None:
@@ -135,8 +147,24 @@ class _Serving:
             self.store.transition(duck, event, evidence, lifecycle.next_state)
 
     def _renew(self) -> None:
-        while not self._end.wait(RENEW_S):
+        renew_at_s = time.monotonic() + RENEW_S
+        while True:
             try:
-                self.store.renew([duck.mac for duck in self.ducks], "serving")
+                noted = self._silent.get(timeout=max(0.0, renew_at_s - time.monotonic()))
+            except queue.Empty:
+                noted = ((), "")
+            if noted is None:
+                return
+            try:
+                self._went_silent(*noted)
+                if time.monotonic() >= renew_at_s:
+                    renew_at_s += RENEW_S
+                    self.store.renew([duck.mac for duck in self.ducks], "serving")
             except StoreError:
                 continue  # the disk may be full for a while; tokens still flow
+
+    def _went_silent(self, names: Sequence[str], error: str) -> None:
+        states = self.store.ducks() if names else {}
+        for duck in self.ducks:
+            if duck.name in names and states[duck.mac].state in ("placed", "serving"):  # said once
+                self._take(duck, "went_silent", {**self.evidence, "error": error})

@@ -21,6 +21,7 @@ from duckfleet.runtime.control import (
     TagAlgorithmMismatch,
     WireDtypeMismatch,
 )
+from duckfleet.runtime.errors import DuckLost
 from duckfleet.runtime.wire import FleetKeys, TagAlgorithm
 
 from .layout import DomainLayout
@@ -95,15 +96,34 @@ class FleetControl:
     def _gather(self, job: Callable[[int], T]) -> list[T]:
         futures = [self._pool.submit(job, i) for i in range(len(self._ducks))]
         failures: list[DuckfleetError] = []
+        lost: list[str] = []
         results: list[T] = []
-        for future in futures:
+        for duck, future in zip(self._ducks, futures, strict=True):
             try:
                 results.append(future.result())
+            except DuckLost as error:
+                failures.append(error)
+                lost.append(duck.duck)
             except DuckfleetError as error:
                 failures.append(error)
+        if lost and isinstance(failures[0], DuckLost):
+            raise _silent(failures, lost)
         if failures:
             raise _joined(failures)
         return results
+
+
+def _silent(failures: Sequence[DuckfleetError], lost: Sequence[str]) -> DuckLost:
+    """Ducks that do not answer at the start of a session, and what to do about them."""
+    told = "; ".join(str(failure) for failure in failures if isinstance(failure, DuckLost))
+    names = " ".join(lost)
+    error = DuckLost(
+        f"{told}. Next: `duckctl wake {names} --wait`, then `duckctl probe {names}` and `duckctl place` again; "
+        f"`duckctl status` and `duckctl log {names}` say what is known of them",
+        ducks=lost,
+    )
+    error.__cause__ = failures[0]
+    return error
 
 
 def _joined(failures: Sequence[DuckfleetError]) -> DuckfleetError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from duckfleet.inventory.errors import InternalError, OperatorError
 from duckfleet.inventory.plan import ShardPlan
@@ -26,7 +26,8 @@ class UdpFabric:
     Construction goes through the whole session set-up: identities, chunks, assignment, keys. Authentication is on
     unless `auth=False`. `deadline_s` bounds the time from sending a request to its last reply; `spin_us` is how
     long to poll busily before blocking (0 where ducks share the host's cores). `wire_dtype` f16 and bf16 halve what
-    is broadcast and round activations.
+    is broadcast and round activations. `on_lost` is told of each forward that a duck did not answer, in the thread
+    that waits for it: it must be quick.
 
     Raises `OperatorError` (roster and plan do not fit, an address that cannot be bound), `DuckLost` (no answer),
     `ChunkMissing` (run `duckctl place`), subclasses of `IdentityMismatch`.
@@ -49,6 +50,7 @@ class UdpFabric:
         min_probe_us: int = 3_000,
         max_probe_us: int = 100_000,
         gap_us: int = 1_000,
+        on_lost: Callable[[DuckLost], None] | None = None,
     ) -> None:
         if auth and keys is None:
             raise OperatorError("there are no fleet keys: run `duckctl init`, or say auth=False (`--no-auth`)")
@@ -60,6 +62,7 @@ class UdpFabric:
         self._layouts = lay_out(roster, plan)
         self._by_rank = {entry.rank: entry for entry in roster.entries}
         self._domain_of = {duck.rank: i for i, layout in enumerate(self._layouts) for duck in layout.ducks}
+        self._on_lost = on_lost
         self._forwards = 0
         self._timing_us = [0.0, 0.0, 0.0, 0.0]
 
@@ -139,7 +142,10 @@ class UdpFabric:
                 self._timing_us[i] += us
             return ForwardTiming(*timing)
         if outcome == _LOST and loss is not None:
-            raise self._lost(ticket.layer, *loss)
+            lost = self._lost(ticket.layer, *loss)
+            if self._on_lost is not None:
+                self._on_lost(lost)
+            raise lost
         raise FabricClosed("the fabric was closed")
 
     def _lost(self, layer: int, waited_us: int, missing: Sequence[tuple[int, int, int, int, int, int]]) -> DuckLost:

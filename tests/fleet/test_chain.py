@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,8 +159,8 @@ def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> 
     operator.ok("lab", "up", "--ducks", "3")
     for step in (("wake", "--wait"), ("probe",), ("place", "tiny")):
         operator.ok(*step)
-    lab = FleetContext(operator.state).lab_dir
-    status = lab_status(lab)
+    fleet = FleetContext(operator.state)
+    status = lab_status(fleet.lab_dir)
     assert status is not None
     pid = status.ducks[1].pid
     assert pid is not None
@@ -171,6 +172,23 @@ def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> 
         assert "duck1102" in failed.text
         assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
         assert "duck1102" in ask(server).text  # the server lives, and says the same again
+        deadline_s = time.monotonic() + 30
+        while states(operator)["duck1102"] != "lost":  # noted beside the decoding, soon after
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert states(operator)["duck1101"] == "serving"
+        noted = [e for e in operator.json("log", "duck1102") if e["kind"] == "went_silent"]  # type: ignore[attr-defined]
+        assert len(noted) == 1
+        assert "no answer after" in noted[0]["evidence"]["error"]
+
+        # The others are asked for what they dropped; hostile bytes are seen in it, by kind.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.sendto(b"quack" * 40, (status.ducks[0].address, fleet.site.domains[0].data_port))
+        counted = json.loads(operator.run("status", "--counters", "--json").stdout)
+        by_name = {value["duck"]: value["datagrams"] for value in counted}
+        assert by_name["duck1101"]["dropped"]["bad_magic"] >= 1
+        assert "duck1102" in by_name["duck1102"]["error"]
+        assert "bad_magic" in operator.run("status", "--counters").stdout
 
     # It is gone: a probe finds out, and nothing is served without it.
     assert operator.run("probe").returncode == 3

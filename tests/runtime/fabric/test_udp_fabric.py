@@ -204,8 +204,11 @@ def test_tags_are_on_by_default(flock: DuckFlock) -> None:
 def test_a_duck_that_is_off_is_named(flock: DuckFlock, tmp_path: Path) -> None:
     absent = DuckFlock(tmp_path, [1])  # never started
     model = CutModel(DENSE, 1)
-    with pytest.raises(DuckLost, match="d1-01"):
+    with pytest.raises(DuckLost, match="d1-01") as caught:
         UdpFabric(absent.roster(), model.plan, absent.keys, deadline_s=DEADLINE_S)
+    assert caught.value.ducks == ("d1-01",)
+    assert "duckctl wake d1-01 --wait" in str(caught.value)
+    assert "duckctl status" in str(caught.value)
 
 
 def test_an_unknown_transport_or_dtype_is_refused(flock: DuckFlock) -> None:
