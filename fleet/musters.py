@@ -102,16 +102,20 @@ def load_current(folder: Path, keys: FleetKeys | None) -> Standing:
     """The standing roster and plan. Raises `OperatorError` when there is none, `SignatureInvalid` when not ours."""
     try:
         home = folder / (folder / CURRENT_FILE).read_text().strip()
-        about = json.loads((home / ABOUT_FILE).read_text())
+        model = str(json.loads((home / ABOUT_FILE).read_text())["model"])
         text = (home / ROSTER_FILE).read_bytes()
     except FileNotFoundError as error:
         raise OperatorError(
             "no weights are placed yet; `duckctl place MODEL` places them and makes a roster"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise OperatorError(
             f"{folder}: the roster cannot be read ({error}); `duckctl place MODEL` makes one"
         ) from error
     roster = roster_from_json(text, str(home / ROSTER_FILE))
     check_roster(roster, keys, str(home / ROSTER_FILE))
-    return Standing(home, roster, check_file(home / PLAN_FILE, keys).decode(), str(about["model"]))
+    try:
+        plan_text = check_file(home / PLAN_FILE, keys).decode()
+    except UnicodeDecodeError as error:  # with --no-auth nothing vouches for the bytes
+        raise OperatorError(f"{home / PLAN_FILE} is no text ({error}); run `duckctl place` again") from error
+    return Standing(home, roster, plan_text, model)

@@ -49,7 +49,7 @@ def check_file(path: Path, keys: FleetKeys | None) -> bytes:
     """The file's bytes, when they bear this fleet's signature. Raises `SignatureInvalid`."""
     try:
         content = path.read_bytes()
-        text = _signature_path(path).read_text().strip()
+        text = _signature_path(path).read_text(errors="replace").strip()  # noise is no signature either
     except OSError as error:
         raise SignatureInvalid(f"{error.filename}: {error.strerror}; run `duckctl place` again") from error
     if keys is not None and not keys.verify(content, _bytes(text)):
@@ -63,7 +63,7 @@ def roster_from_json(text: bytes, where: str) -> Roster:
 
     try:
         return from_plain(Roster, json.loads(text), where)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRecord(f"{where} is not JSON: {error}") from error
 
 
