@@ -17,6 +17,8 @@ from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
 RAM_TOLERANCE = 0.93
 """Firmware and graphics take part of the RAM: a duck with less than this share of the stated amount lacks a module."""
+PROBES_AT_ONCE = 8
+"""A probe keeps its duck's cores and memory busy; ducks of a process lab share theirs with each other and with us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ def probe_all(
     ducks: Sequence[Duck],
     report: Callable[[ProbeResult], None] = lambda _result: None,
 ) -> list[ProbeResult]:
-    """Probe all ducks at once; results in the order of `ducks`, reported as they come."""
+    """Probe the ducks; results in the order of `ducks`, reported as they come."""
     states = {mac: row.state for mac, row in store.ducks().items()}
     results: dict[str, ProbeResult] = {}
-    for duck, result in on_all(ducks, lambda duck: probe_one(site, store, keys, duck, states[duck.mac])):
+    for duck, result in on_all(
+        ducks, lambda duck: probe_one(site, store, keys, duck, states[duck.mac]), at_once=PROBES_AT_ONCE
+    ):
         if isinstance(result, MachineError):
             result = ProbeResult(duck, "unknown", (str(result),), None, 0.0)
         results[duck.mac] = result

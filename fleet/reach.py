@@ -27,11 +27,16 @@ def identify(site: Site, duck: Duck, keys: FleetKeys | None, timeout_s: float = 
         return client.identity()
 
 
-def on_all(ducks: Sequence[Duck], work: Callable[[Duck], _T]) -> Iterator[tuple[Duck, _T | MachineError]]:
-    """Run `work` for all ducks at once; results as they come. A `MachineError` is a result, anything else is raised."""
+def on_all(
+    ducks: Sequence[Duck], work: Callable[[Duck], _T], *, at_once: int = MAX_AT_ONCE
+) -> Iterator[tuple[Duck, _T | MachineError]]:
+    """Run `work` for all ducks, `at_once` of them at a time; results as they come.
+
+    A `MachineError` is a result, anything else is raised.
+    """
     if not ducks:
         return
-    with ThreadPoolExecutor(min(MAX_AT_ONCE, len(ducks)), thread_name_prefix="duck") as pool:
+    with ThreadPoolExecutor(min(at_once, len(ducks)), thread_name_prefix="duck") as pool:
         pending = {pool.submit(work, duck): duck for duck in ducks}
         try:
             for future in as_completed(pending):

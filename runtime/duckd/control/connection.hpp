@@ -16,7 +16,7 @@
 namespace duckfleet::duckd {
 
 struct ControlTimeouts {
-  std::chrono::milliseconds hello{5000};    // from accept to the end of the handshake
+  std::chrono::milliseconds hello{15000};   // from accept to the end of the handshake
   std::chrono::milliseconds frame{20000};   // from a frame's first byte to its last; also to send an answer
   std::chrono::milliseconds idle{300000};   // between frames
   std::chrono::milliseconds drain{1000};    // for the peer to close after us

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMaxTotalBytes = 512u << 20;
+constexpr std::size_t kMaxTotalBytes = 256u << 20;
 constexpr std::size_t kMinThreadBytes = 8u << 20;
 constexpr auto kBudget = std::chrono::milliseconds(300);
 constexpr std::size_t kPrefetchAhead = 2048;
