@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from duckfleet.fleet.lab.ownership import ProcessId
+from duckfleet.inventory.errors import OperatorError
 
 FILE = "serving.json"
+LOCK = "serving.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,22 @@ class Announcement:
     model: str
     generation: int
     pid: int
+
+
+@contextmanager
+def only_server(state_dir: Path) -> Iterator[None]:
+    """Hold the right to serve this fleet; a second server would take the ducks' session away from the first.
+
+    Raises `OperatorError` that names the server that has it. The kernel gives it back when its process ends, however.
+    """
+    with (state_dir / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            running = running_server(state_dir)
+            where = f": {running.model} at {running.url}, pid {running.pid}" if running else " by one that is starting"
+            raise OperatorError(f"this fleet is being served already{where}; end that server first") from error
+        yield
 
 
 def announce(state_dir: Path, announcement: Announcement) -> None:

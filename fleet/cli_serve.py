@@ -67,8 +67,7 @@ def roster(
             (
                 "spare" if spare else str(entry.rank),
                 entry.duck,
-                f"{entry.address}:{entry.control_port}",
-                entry.domain,
+                entry.address,
                 console.size(entry.ram_bytes),
                 f"{entry.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s",
                 str(entry.num_threads),
@@ -77,7 +76,7 @@ def roster(
             for spare, entries in ((False, made.entries), (True, made.spares))
             for entry in entries
         ]
-        columns = ("rank", "duck", "control", "domain", "RAM", "read", "threads", "evidence")
+        columns = ("rank", "duck", "address", "RAM", "read", "threads", "evidence")
         console.out.print(console.table(columns, rows, numeric=("rank", "RAM", "read", "threads", "evidence")))
         signature = "unsigned (--no-auth)" if made.signature == "unsigned" else f"signed {made.signature[:16]}…"
         age = console.age(now_s - made.made_at_s)
@@ -93,7 +92,9 @@ def serve(
     model: Annotated[str | None, typer.Argument(help="Refuse to serve anything but this model.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; others reach all but loopback.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = DEFAULT_PORT,
-    ctx: Annotated[int, typer.Option(min=16, help="Tokens of prompt and answer together.")] = 4096,
+    ctx: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of prompt and answer together. Default: 4096, or what it has.")
+    ] = None,
     deadline: Annotated[
         float, typer.Option(min=0.01, metavar="S", help="Longest wait for a duck in one forward.")
     ] = 5.0,
@@ -149,8 +150,8 @@ def chat(
     message: Annotated[str | None, typer.Option("--message", "-m", help="Say this, print the answer, end.")] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="DUCKFLEET_API_KEY", help="The server's key.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0: always the likeliest token.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
+    temperature: Annotated[float, typer.Option(min=0, help="0: always the likeliest token.")] = 0.6,
 ) -> None:
     """Talk to the served model in the terminal."""
     from duckfleet.fleet import compose

@@ -28,6 +28,9 @@ Progress = Callable[[str, int, int | None], None]
 """(what is being done, done so far, in all or None)."""
 
 
+DEFAULT_CTX = 4096
+
+
 def quiet(_what: str, _done: int, _total: int | None) -> None:
     """A `Progress` that shows nothing."""
 
@@ -235,7 +238,8 @@ def run_server(
     plan = read_plan(standing.plan_text, str(standing.folder))
     stored = _stored(fleet.models_dir, standing.model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
-    _require_host_memory(checkpoint, request, say)
+    ctx = request.ctx or min(DEFAULT_CTX, checkpoint.config.max_positions)
+    _require_host_memory(checkpoint, ctx, request.host_format, say)
     say(f"agreeing with {standing.roster.tp} ducks on {plan.model} in {plan.format}")
     fabric = UdpFabric(
         standing.roster,
@@ -251,7 +255,7 @@ def run_server(
         say("loading what stays on this host")
         decoder = load_decoder(checkpoint, fabric, host_format=request.host_format, num_threads=request.num_threads)
         tokenizer = load_tokenizer(checkpoint)
-        with Engine(decoder, tokenizer, ctx=request.ctx, max_queue=request.max_queue) as engine:
+        with Engine(decoder, tokenizer, ctx=ctx, max_queue=request.max_queue) as engine:
             app = create_app(engine, standing.model, api_keys=request.api_keys, fabric_stats=fabric.stats)
             server = HttpServer(app, request.host, request.port)
             on_ready(server.url)
@@ -262,13 +266,13 @@ def run_server(
         fabric.close()
 
 
-def _require_host_memory(checkpoint: Any, request: ServeRequest, say: Callable[[str], None]) -> None:
+def _require_host_memory(checkpoint: Any, ctx: int, host_format: str | None, say: Callable[[str], None]) -> None:
     """Say what will be loaded here. Raises `OperatorError` where it does not fit, naming a context that would."""
     import psutil
 
     from duckfleet.runtime.model.budget import host_budget
 
-    budget = host_budget(checkpoint.config, checkpoint.tensors, request.ctx, request.host_format)
+    budget = host_budget(checkpoint.config, checkpoint.tensors, ctx, host_format)
     for what, num_bytes in budget.lines():
         say(f"  {num_bytes / 2**20:10.1f} MiB  {what}")
     budget.require(psutil.virtual_memory().available)

@@ -62,7 +62,7 @@ def _versions() -> Iterator[Finding]:
     except (DuckfleetError, OSError, subprocess.TimeoutExpired) as error:
         yield Finding("duckd", BAD, str(error), "install duckfleet again: pip install --force-reinstall duckfleet")
         return
-    if said.split()[-1:] == [ours]:
+    if said.split()[:2] == ["duckd", ours]:
         yield Finding("duckd", GOOD, said)
     else:
         fix = "host and ducks must be of one version: install duckfleet again, then build and boot a new image"

@@ -13,6 +13,7 @@ from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Expectations, Site
 from duckfleet.inventory.store import Store
+from duckfleet.runtime.errors import DuckLost
 from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
 RAM_TOLERANCE = 0.93
@@ -80,7 +81,8 @@ def probe_one(site: Site, store: Store, keys: FleetKeys | None, duck: Duck, stat
     except (MachineError, WireFormatError) as error:
         store.add_probe_run(duck.mac, began_at_s, "unknown", {}, error=str(error))
         event = "probe_unknown" if started else "went_silent"
-        if started or lifecycle.is_listed(state, event):
+        # A duck that refuses (other keys, another version) is there: only silence makes it lost.
+        if started or (isinstance(error, DuckLost) and lifecycle.is_listed(state, event)):
             _take(store, duck, event, {"error": str(error)})
         return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began)
     facts = facts_of(report)

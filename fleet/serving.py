@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duckfleet.fleet import compose, lifecycle
-from duckfleet.fleet.announcement import Announcement, announce, retract
+from duckfleet.fleet.announcement import Announcement, announce, only_server, retract
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.errors import NotGreen
 from duckfleet.fleet.musters import Standing, gather, load_current, make_current, save_roster
@@ -30,7 +30,7 @@ class ServeRequest:
     model: str | None = None
     host: str = "127.0.0.1"
     port: int = 8021
-    ctx: int = 4096
+    ctx: int | None = None  # 4096, or what the model has
     deadline_s: float = 5.0
     max_queue: int = 64
     wire_dtype: str = "f32"
@@ -83,7 +83,8 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
         raise NotGreen(refusal(standing, against))
     ducks = [duck for entry in standing.roster.entries if (duck := fleet.site.find(entry.duck)) is not None]
     generation = standing.roster.generation
-    with _Serving(store, ducks, {"model": standing.model, "generation": generation}) as serving:
+    evidence = {"model": standing.model, "generation": generation}
+    with only_server(fleet.state_dir), _Serving(store, ducks, evidence) as serving:
 
         def on_ready(url: str) -> None:
             serving.started(url)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -63,8 +64,25 @@ def test_served_greedy_tokens_equal_those_of_transformers(four_ducks: Lab, smoll
     four_ducks.run("place", "smollm2", "--format", "f32")
     with four_ducks.serve() as url:
         body = {"model": "smollm2-135m", "messages": QUESTION, "temperature": 0, "max_tokens": 32, "stream": True}
-        said = "".join(streamed(url, body))
+        assert "served already" in four_ducks.run("serve", "--port", "0", expect=2)
+        assert url in four_ducks.run("serve", "--port", "0", expect=2)
+        said = "".join(streamed(url, body))  # the second server took nothing from the first
     assert said == greedy_reference(smollm2_checkpoint, "f32", 32)
+
+
+def test_a_host_with_other_keys_does_not_make_ducks_lost(four_ducks: Lab) -> None:
+    before = [duck["state"] for duck in four_ducks.json("status")]
+    four_ducks.run("--no-auth", "probe", expect=3)
+    assert [duck["state"] for duck in four_ducks.json("status")] == before
+    assert "lost" not in before
+
+
+def test_doctor_finds_our_own_daemon_well(four_ducks: Lab) -> None:
+    command = four_ducks.command("doctor", "--json")
+    findings = json.loads(
+        subprocess.run(command, capture_output=True, text=True).stdout
+    )  # 1 where the host lacks a thing
+    assert {finding["subject"]: finding["verdict"] for finding in findings}["duckd"] == "good"
 
 
 def test_a_second_placement_moves_nothing(four_ducks: Lab) -> None:

@@ -41,7 +41,7 @@ def test_tiny_model_on_32_ducks_of_four_domains(tmp_path: Path) -> None:
             rows += [decoder.forward([token], cache) for token in tokens[16:]]
         torch.testing.assert_close(torch.cat(rows), logits_of(model, tokens), atol=1e-4, rtol=0)
         prompt = "a fleet of ducks"
-        with made.serve("--deadline", "30") as url:
+        with made.serve("--deadline", "30", "--ctx", "256") as url:
             body = {"model": "tiny", "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1}
             answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
         assert answer.status_code == 200, answer.text
