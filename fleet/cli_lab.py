@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated
 
 import typer
@@ -54,7 +55,7 @@ def up(
     keys_dir = None if fleet.no_auth else fleet.keys_dir
     if keys_dir is not None:
         make_keys(keys_dir)
-    plan = plan_lab(processes.new_lab_id(), ducks, num_domains=domains, base_port=base_port or 47_000)
+    plan = plan_lab(processes.new_lab_id(), ducks, num_domains=domains, base_port=base_port or random_base_port())
     if base_port is None:
         plan = processes.find_free_ports(plan)
     options = processes.DaemonOptions(
@@ -105,3 +106,8 @@ def status(context: typer.Context, json: Json = False) -> None:
         ]
         console.out.print(f"power relay: {relay}")
         console.out.print(console.table(("duck", "address", "mac", "power"), rows))
+
+
+def random_base_port() -> int:
+    """Where the search for free ports begins: below the ephemeral ones, and seldom where another lab begins too."""
+    return 20_000 + 16 * secrets.randbelow(700)

@@ -73,7 +73,7 @@ def test_it_shows_the_chain_and_ends_well(tmp_path: Path, checkpoint: Path) -> N
 def test_interrupted_it_leaves_nothing_behind(
     tmp_path: Path, checkpoint: Path, moment: str, number: signal.Signals
 ) -> None:
-    demo = start_demo(tmp_path, checkpoint, "--max-tokens", "300")
+    demo = start_demo(tmp_path, checkpoint, "--max-tokens", "3000")
     read_until(demo, moment)
     if number == signal.SIGINT:
         os.killpg(demo.pid, number)

@@ -12,7 +12,14 @@ def make_checkpoint(folder: Path, seed: int = 0) -> Path:
     from transformers import Qwen3Config
 
     tokenizer = train_byte_level()
-    config = Qwen3Config(**{**QWEN3, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id})
+    config = Qwen3Config(
+        **{
+            **QWEN3,
+            "vocab_size": len(tokenizer),
+            "eos_token_id": tokenizer.eos_token_id,
+            "max_position_embeddings": 4096,
+        }
+    )
     save(random_model(config, seed), folder)
     tokenizer.save_pretrained(folder)
     return folder
