@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The C++ tests under the address and undefined-behaviour sanitizers, then the fuzz targets for a bounded time.
-#   FUZZ_SECONDS=20   how long each fuzz target runs (0: not at all)
+#   FUZZ_SECONDS=10   how long each fuzz target runs (0: not at all)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -11,7 +11,7 @@ cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDUCKF
 cmake --build build/sanitized -j "$jobs" >>build/sanitized.log || { tail -n 40 build/sanitized.log >&2; exit 1; }
 ctest --test-dir build/sanitized --output-on-failure
 
-seconds=${FUZZ_SECONDS:-20}
+seconds=${FUZZ_SECONDS:-10}
 [ "$seconds" -gt 0 ] || exit 0
 command -v clang++ >/dev/null || { echo "clang++ is missing: the fuzz targets are skipped (install clang and libclang-rt-14-dev)"; exit 0; }
 cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDUCKFLEET_PYTHON=OFF \
