@@ -25,7 +25,7 @@ _BLOCK = 20  # forwards in a row before the other side has its turn
 
 def rows(seconds: float = 8.0, spin_us: int = 2000) -> Iterator[Mapping[str, Any]]:
     """Rows `overhead/M1`, `overhead/M1/noauth` (and both against the duck's own clock: `/own`), `auth-cost`,
-    `busy/lanes2`, and the times behind them.
+    `busy/lanes2`, `idle`, and the times behind them.
 
     Every ratio is a median over pairs measured one after the other in this run. `seconds` for each row.
     """
@@ -44,6 +44,7 @@ def rows(seconds: float = 8.0, spin_us: int = 2000) -> Iterator[Mapping[str, Any
         os.sched_setaffinity(0, {host_cpu})
         try:
             yield from _auth_cost(small, duck, spin_us, seconds)
+            yield from _idle(small, duck, spin_us, seconds)
         finally:
             os.sched_setaffinity(0, before)
 
@@ -145,6 +146,22 @@ def _auth_cost(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float
         "unit": "us of a SmolLM2 layer's forward, lower is better",
         "ratio": statistics.median((a - b) / b for a, b in zip(with_us, without_us, strict=True)),
         "against": "the same forward without tags, in turn",
+    }
+
+
+def _idle(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float) -> Iterator[Mapping[str, Any]]:
+    fabric = duck.open(auth=True, spin_us=spin_us)
+    _timed_forwards(fabric, layer, 10)
+    before_s, begun = duck.cpu_s(), time.perf_counter()
+    time.sleep(seconds)
+    share = (duck.cpu_s() - before_s) / (time.perf_counter() - begun)
+    fabric.close()
+    yield {
+        "name": "idle",
+        "value": 100 * share,
+        "unit": "% of a core a duck with a session and no request takes, lower is better",
+        "ratio": share,
+        "against": "the wall clock of the same run",
     }
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import psutil
 
 from duckfleet.fp9_kernels import ChunkSection, Quantized, Shard, chunk_digest, encode_chunk
 from duckfleet.inventory.errors import MachineError
@@ -121,6 +122,12 @@ class BenchDuck:
             self._process.wait()
             self._process = None
         self._directory.cleanup()
+
+    def cpu_s(self) -> float:
+        """Processor time the daemon has taken so far, in seconds."""
+        assert self._process is not None
+        taken = psutil.Process(self._process.pid).cpu_times()
+        return float(taken.user + taken.system)
 
     def open(self, *, auth: bool, spin_us: int, mtu: int = 65536) -> UdpFabric:
         """A session with this duck alone; it ends the one before."""
