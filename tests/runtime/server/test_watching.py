@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from typing import Any
 
 import httpx
@@ -88,10 +89,21 @@ def test_health(serve: Any, script_decoder: Any) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_closed")
 
 
+def logged_request(caplog: pytest.LogCaptureFixture, request_id: str) -> dict[str, Any]:
+    """The log line of a request; the server may write it a moment after the client has the answer."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        for record in caplog.records:
+            if record.getMessage() == "request" and record.fields["request_id"] == request_id:
+                return record.fields
+        time.sleep(0.01)
+    raise AssertionError(f"request {request_id} was never logged")
+
+
 def test_a_request_is_one_line_without_its_text(served: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "duckfleet")
     answer = served.chat("my secret", max_tokens=2, user="ann\nroot", metadata={"run": "7"})
-    fields = [record.fields for record in caplog.records if record.getMessage() == "request"][-1]
+    fields = logged_request(caplog, answer.headers["x-request-id"])
     assert fields["request_id"] == answer.headers["x-request-id"]
     assert (fields["method"], fields["path"], fields["status"]) == ("POST", "/v1/chat/completions", 200)
     assert (fields["user"], fields["metadata"], fields["client"]) == ("ann\nroot", {"run": "7"}, "127.0.0.1")
@@ -101,8 +113,8 @@ def test_a_request_is_one_line_without_its_text(served: Any, caplog: pytest.LogC
         lines = [formatter.format(record) for record in caplog.records]
         assert not any("secret" in line or "\n" in line for line in lines)
         assert any("req-" in line for line in lines)
-    served.chat(temperature=9)
-    fields = [record.fields for record in caplog.records if record.getMessage() == "request"][-1]
+    refused = served.chat(temperature=9)
+    fields = logged_request(caplog, refused.headers["x-request-id"])
     assert "temperature" in fields["error"]
 
 
