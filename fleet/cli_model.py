@@ -144,7 +144,12 @@ def place(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="A model that is here (`duckctl model list`).")],
     format: Format = None,
-    parts: Annotated[int, typer.Option(min=1, max=8, help="Parts of a slice.")] = 1,
+    parts: Annotated[
+        int | None, typer.Option(min=1, max=8, help="Parts of a slice. Default: 4, or 1 without replicas.")
+    ] = None,
+    replicas: Annotated[
+        float, typer.Option(min=0, max=1, help="How much of a second copy other ducks hold, as far as it fits.")
+    ] = 1.0,
     tp: Annotated[int | None, typer.Option(min=1, max=64, help="How many ducks. Default: all that are ready.")] = None,
     allow_degraded: Annotated[bool, typer.Option("--allow-degraded", help="Take degraded ducks too.")] = False,
     max_age: Annotated[float, typer.Option(min=0.001, metavar="H", help="Oldest probe to rely on, in hours.")] = 12.0,
@@ -161,7 +166,7 @@ def place(
 
     fleet = fleet_of(context)
     request = PlacementRequest(
-        model, known_format(format), parts, tp, allow_degraded=allow_degraded, max_age_s=max_age * 3600
+        model, known_format(format), parts, replicas, tp, allow_degraded=allow_degraded, max_age_s=max_age * 3600
     )
 
     def prepare_for(count: int) -> compose.PreparedPlan:
@@ -172,7 +177,7 @@ def place(
                 model,
                 tp=count,
                 format=request.format,
-                parts=parts,
+                parts=request.parts_per_slice,
                 progress=shown,
             )
 

@@ -128,6 +128,18 @@ class PreparedPlan:
 
     plan: ShardPlan
 
+    def for_holders(self, room_bytes: Mapping[str, int], replicas: float) -> PreparedPlan:
+        """With as much of a second copy as these ducks (ranks, then spares) have room for, at most `replicas` of it.
+
+        Raises `OperatorError` that names the ducks which have no room for their own slices.
+        """
+        from duckfleet.runtime.planner import replicate, shortfall
+
+        blocked = shortfall(self.plan, room_bytes)
+        if blocked:
+            raise OperatorError(f"{self.plan.model} in {self.plan.format} does not fit: {blocked}")
+        return PreparedPlan(replicate(self.plan, list(room_bytes.values()), fraction=replicas))
+
     def as_generation(self, generation: int) -> str:
         """Its JSON text with a generation."""
         from duckfleet.runtime.planner import plan_to_json

@@ -13,22 +13,30 @@ from duckfleet.fleet.errors import NotGreen
 from duckfleet.fleet.musters import gather, make_current, save_roster
 from duckfleet.fleet.placing import Moved, PlacementResult, place_all
 from duckfleet.fleet.reach import identify, on_all
-from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster
+from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster, room_bytes
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.plan import ShardPlan
 from duckfleet.inventory.site import Duck
 
+REPLICATED_PARTS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """What an operator asks of `place`."""
+    """What an operator asks of `place`. `replicas`: how much of a second copy is wanted where it fits."""
 
     model: str
     format: str | None = None
-    parts: int = 1
+    parts: int | None = None
+    replicas: float = 1.0
     tp: int | None = None
     allow_degraded: bool = False
     max_age_s: float = DEFAULT_MAX_AGE_S
+
+    @property
+    def parts_per_slice(self) -> int:
+        """A part is what another duck takes over, so a slice that has replicas is cut into several."""
+        return self.parts or (REPLICATED_PARTS if self.replicas > 0 else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,10 @@ def place_model(
     ranks, spares = mustered.ready[:tp], mustered.ready[tp:]
     prepared = prepare(tp)
     generation = store.next_generation(_seen_generation(fleet, ranks))
+    rooms = {duck.name: room_bytes(evidence[duck.mac]) for duck in (*ranks, *spares)}
+    prepared = prepared.for_holders(rooms, request.replicas)
     plan = replace(prepared.plan, generation=generation)
-    results = place_all(site, keys, plan, ranks, fleet.chunks_dir, report)
+    results = place_all(site, keys, plan, (*ranks, *spares), fleet.chunks_dir, report)
     for result in results:
         store.add_placement(
             generation,

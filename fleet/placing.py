@@ -43,26 +43,27 @@ def place_all(
     site: Site,
     keys: FleetKeys | None,
     plan: ShardPlan,
-    ranks: Sequence[Duck],
+    ducks: Sequence[Duck],
     chunks_dir: Path,
     report: Callable[[Moved], None] = lambda _moved: None,
 ) -> list[PlacementResult]:
-    """Place the plan on its ducks, `ranks[r]` being rank r; results by rank. A duck that fails does not stop others."""
-    if len(ranks) != plan.tp:
-        raise OperatorError(f"the plan of {plan.model} is cut for {plan.tp} ducks, not {len(ranks)}")
-    rank_of = {duck.mac: rank for rank, duck in enumerate(ranks)}
+    """Place the plan on its holders, ranks first, then spares; results in that order. A duck that fails does not stop
+    others."""
+    if len(ducks) != len(plan.holders):
+        raise OperatorError(f"the plan of {plan.model} is made for {len(plan.holders)} ducks, not {len(ducks)}")
+    rank_of = {duck.mac: rank for rank, duck in enumerate(ducks)}
     results: dict[str, PlacementResult] = {}
 
     def work(duck: Duck) -> PlacementResult:
         return place_one(site, keys, plan, rank_of[duck.mac], duck, chunks_dir, report)
 
-    for duck, result in on_all(ranks, work):
+    for duck, result in on_all(ducks, work):
         if isinstance(result, MachineError):
             wanted = _wanted(plan, rank_of[duck.mac])
             total = sum(chunk.num_bytes for chunk in wanted.values())
             result = PlacementResult(duck, rank_of[duck.mac], len(wanted), total, 0, str(result))
         results[duck.mac] = result
-    return [results[duck.mac] for duck in ranks]
+    return [results[duck.mac] for duck in ducks]
 
 
 def place_one(

@@ -10,6 +10,8 @@ from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
 
+DUCK_RESERVE_BYTES = 3 << 29
+"""Kernel, initramfs in memory, duckd's buffers: what a duck does not have for weights."""
 GREEN_STATES = ("healthy", "placed", "serving")
 DEFAULT_MAX_AGE_S = 12 * 3600.0
 
@@ -22,6 +24,11 @@ class Evidence:
     facts: ProbeFacts | None  # of the newest complete probe
     probed_at_s: float
     holds: tuple[Hold, ...] = ()
+
+
+def room_bytes(evidence: Evidence) -> int:
+    """What a duck that was probed has for packed chunks."""
+    return max(0, evidence.facts.ram_bytes - DUCK_RESERVE_BYTES) if evidence.facts else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """Every chunk of a model cut for `tp` ranks. `holders[rank]` are indices into `chunks`, canonical order.
+    """Every chunk of a model cut for `tp` ranks. `holders[h]` are indices into `chunks`, canonical order.
 
-    Rank r always holds slice r; with replicas it also holds parts of others. Canonical order of chunks:
+    The first `tp` holders are the ranks: rank r holds slice r and, with replicas, parts of others. Holder tp + i is
+    the roster's spare i. A part, (layer, slice, part), is held whole or not at all. Canonical order of chunks:
     (layer, slice, part, first expert).
     """
 
@@ -51,3 +52,7 @@ class ShardPlan:
     parts_per_slice: int
     chunks: tuple[Chunk, ...]
     holders: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_spares(self) -> int:
+        return len(self.holders) - self.tp

@@ -2,9 +2,11 @@
 
 from .check import check
 from .cut import DEFAULT_MAX_CHUNK_BYTES, MAX_TP, cut, fill_digests
+from .fit import held_bytes, shortfall
 from .plan_json import BadPlan, plan_from_json, plan_to_json
+from .replicate import replicate
 from .shape import FfnShape, ModelShape, units
-from .sizes import chunk_bytes, section_bytes
+from .sizes import chunk_bytes, packed_chunk_bytes, section_bytes
 
 __all__ = [
     "DEFAULT_MAX_CHUNK_BYTES",
@@ -16,8 +18,12 @@ __all__ = [
     "chunk_bytes",
     "cut",
     "fill_digests",
+    "held_bytes",
+    "packed_chunk_bytes",
     "plan_from_json",
     "plan_to_json",
+    "replicate",
     "section_bytes",
+    "shortfall",
     "units",
 ]

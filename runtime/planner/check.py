@@ -6,18 +6,23 @@ Run in every planner test, and on every plan that is read from a disk.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from duckfleet.inventory.plan import FORMATS, MAX_PARTS, Section, ShardPlan
 
 from .shape import ModelShape
 
 
-def check(plan: ShardPlan, shape: ModelShape, *, even: bool = True) -> list[str]:
+def check(
+    plan: ShardPlan, shape: ModelShape, *, even: bool = True, room_bytes: Sequence[int] | None = None
+) -> list[str]:
     """What is wrong with the plan, a sentence each; empty when it is sound.
 
-    `even` also asks that no rank's total differs from another's by more than one unit of 16 columns.
+    `even` also asks that no rank's slice differs from another's by more than one unit of 16 columns, `room_bytes` that
+    no holder (ranks, then spares) takes more for its packed chunks than it has.
     """
-    return [*_head(plan, shape), *_chunks(plan), *_coverage(plan, shape), *_holders(plan), *_balance(plan, even)]
+    wrong = [*_head(plan, shape), *_chunks(plan), *_coverage(plan, shape), *_holders(plan), *_balance(plan, even)]
+    return wrong if room_bytes is None else [*wrong, *_rooms(plan, room_bytes)]
 
 
 def _head(plan: ShardPlan, shape: ModelShape) -> list[str]:
@@ -96,16 +101,60 @@ def _coverage(plan: ShardPlan, shape: ModelShape) -> list[str]:
 
 def _holders(plan: ShardPlan) -> list[str]:
     wrong = []
-    if len(plan.holders) != plan.tp:
+    if len(plan.holders) < plan.tp:
         wrong.append(f"{len(plan.holders)} holders for tp {plan.tp}")
-    for rank, held in enumerate(plan.holders):
+    chunks_of = defaultdict(set)
+    for i, c in enumerate(plan.chunks):
+        chunks_of[c.layer, c.slice, c.part].add(i)
+    copies: dict[tuple[int, int, int], int] = defaultdict(int)
+    for holder, held in enumerate(plan.holders):
+        who = f"rank {holder}" if holder < plan.tp else f"spare {holder - plan.tp}"
         if list(held) != sorted(set(held)) or any(not 0 <= i < len(plan.chunks) for i in held):
-            wrong.append(f"rank {rank} holds chunks twice, out of order or that do not exist")
+            wrong.append(f"{who} holds chunks twice, out of order or that do not exist")
             continue
-        missing = {i for i, c in enumerate(plan.chunks) if c.slice == rank} - set(held)
+        parts: dict[tuple[int, int, int], set[int]] = defaultdict(set)
+        for i in held:
+            parts[plan.chunks[i].layer, plan.chunks[i].slice, plan.chunks[i].part].add(i)
+        for key, found in parts.items():
+            if found != chunks_of[key]:
+                missing = sorted(chunks_of[key] - found)[:5]
+                wrong.append("{} has of layer {}, slice {}, part {} not the".format(who, *key) + f" chunks {missing}")
+            copies[key] += holder != key[1]
+        missing = sorted(i for key, of in chunks_of.items() if key[1] == holder and key not in parts for i in of)
         if missing:
-            wrong.append(f"rank {rank} lacks chunks {sorted(missing)[:5]} of its own slice")
+            wrong.append(f"{who} lacks chunks {missing[:5]} of its own slice")
+    for (layer, slice_, part), count in copies.items():
+        if count > 1:
+            wrong.append(f"layer {layer}, slice {slice_}, part {part} has {count} replicas")
     return wrong
+
+
+def _rooms(plan: ShardPlan, room_bytes: Sequence[int]) -> list[str]:
+    """Holders whose packed chunks, in whole pages, take more than they have."""
+    wrong = []
+    if len(room_bytes) != len(plan.holders):
+        wrong.append(f"{len(room_bytes)} rooms for {len(plan.holders)} holders")
+    packed = [_packed_bytes(c.sections, plan.hidden, plan.format) for c in plan.chunks]
+    for holder, (held, room) in enumerate(zip(plan.holders, room_bytes, strict=False)):
+        taken = sum(packed[i] for i in held)
+        if taken > room:
+            wrong.append(f"holder {holder} has room for {room} bytes, its chunks take {taken}")
+    return wrong
+
+
+def _packed_bytes(sections: tuple[Section, ...], hidden: int, format: str) -> int:
+    """As docs/formats.md tells the packed form: panels of 16 rows and blocks of 16 columns, scales by group of 3."""
+    total = (64 + 16 * len(sections) + 63) // 64 * 64
+    panels_of_hidden = (hidden + 15) // 16
+    bytes_of_block = {"f32": 1024, "bf16": 512, "e4m3": 256, "fp9": 288}[format]
+    for s in sections:
+        units = s.num_cols // 16
+        total += 3 * units * panels_of_hidden * bytes_of_block
+        if format in ("e4m3", "fp9"):
+            tiles = len({col // 128 for col in range(s.col0, s.col0 + s.num_cols, 16)})
+            for groups, along in (((2 * units + 2) // 3, (hidden + 127) // 128), ((panels_of_hidden + 2) // 3, tiles)):
+                total += (16 * groups * along + 63) // 64 * 64
+    return (total + 4095) // 4096 * 4096
 
 
 def _balance(plan: ShardPlan, even: bool) -> list[str]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from duckfleet.inventory.plan import FORMATS, Section
 
 CHUNK_HEADER_BYTES = 64
 SECTION_HEADER_BYTES = 16
 TILE = 128
+_PAGE_BYTES = 4096
+_PACKED_ALIGNMENT_BYTES = 64
+_PANEL = 16  # rows of a panel, and columns of a block
+_GROUP_PANELS = 3
+_GROUP_SCALE_BYTES = 16
+_BITS = {"f32": 32, "bf16": 16, "e4m3": 8, "fp9": 9}
 
 
 def num_tiles(first: int, count: int) -> int:
@@ -34,3 +41,28 @@ def section_bytes(section: Section, hidden: int, format: str) -> int:
 
 def chunk_bytes(sections: Iterable[Section], hidden: int, format: str) -> int:
     return CHUNK_HEADER_BYTES + sum(section_bytes(s, hidden, format) for s in sections)
+
+
+def packed_chunk_bytes(sections: Iterable[Section], hidden: int, format: str) -> int:
+    """Memory that a duck takes for the chunk: packed in panels (fp9_kernels/src/panel.hpp, chunk.cpp), whole pages."""
+    held = tuple(sections)
+    packed = _aligned(CHUNK_HEADER_BYTES + SECTION_HEADER_BYTES * len(held), _PACKED_ALIGNMENT_BYTES)
+    packed += sum(_packed_section_bytes(s.col0 % TILE, s.num_cols, hidden, format) for s in held)
+    return _aligned(packed, _PAGE_BYTES)
+
+
+@lru_cache(maxsize=4096)
+def _packed_section_bytes(first: int, num_cols: int, hidden: int, format: str) -> int:
+    padded_hidden = _aligned(hidden, _PANEL)
+    streams = 3 * num_cols * padded_hidden * _BITS[format] // 8
+    if format not in ("e4m3", "fp9"):
+        return streams
+    groups_gate_up = -(-2 * num_cols // _PANEL // _GROUP_PANELS)
+    groups_down = -(-padded_hidden // _PANEL // _GROUP_PANELS)
+    gate_up = groups_gate_up * num_tiles(0, hidden) * _GROUP_SCALE_BYTES
+    down = groups_down * num_tiles(first, num_cols) * _GROUP_SCALE_BYTES
+    return streams + _aligned(gate_up, _PACKED_ALIGNMENT_BYTES) + _aligned(down, _PACKED_ALIGNMENT_BYTES)
+
+
+def _aligned(num_bytes: int, to: int) -> int:
+    return -(-num_bytes // to) * to

@@ -80,5 +80,5 @@ def test_placement(start_lab: StartLab, checkpoint: Path) -> None:
     file.write_bytes(good)
     assert place() == [(0, ""), (spoilt.num_bytes, "")]
 
-    with pytest.raises(OperatorError, match="cut for 2 ducks, not 1"):
+    with pytest.raises(OperatorError, match="made for 2 ducks, not 1"):
         place_all(site, keys, plan, ducks[:1], fleet.chunks_dir)

@@ -55,7 +55,8 @@ std::optional<Refusal> parse_assignment(std::span<const std::byte> payload, Assi
   if (assign.num_chunks > wire::kMaxAssign) return malformed(text(assign.num_chunks) + " chunks are too many");
   if (payload.size() != std::size_t{assign.num_chunks} * sizeof(Digest)) return malformed("the digests are cut short");
   if (assign.tp == 0 || assign.tp > wire::kMaxTp) return malformed("tp is " + text(assign.tp));
-  if (assign.rank >= assign.tp) return malformed("rank " + text(assign.rank) + " of " + text(assign.tp));
+  // A spare has a rank past the last; it owns no slice, holds parts of others' and answers for what it is asked.
+  if (assign.rank >= 2 * wire::kMaxTp) return malformed("rank " + text(assign.rank) + " of " + text(assign.tp));
   if (assign.format >= kernels::kNumFormats) return malformed("format " + text(assign.format) + " is unknown");
   if (assign.hidden == 0 || assign.hidden > wire::kMaxHidden) return malformed("hidden is " + text(assign.hidden));
   if (assign.num_layers == 0 || assign.num_layers > wire::kMaxLayers) {

@@ -129,7 +129,7 @@ def test_assignment_is_checked(keyed_duck: DuckProcess) -> None:
             ({"num_layers": 1}, c.ChunkUnfit),
             ({"rank": 0, "tp": 1}, c.ChunkUnfit),
             ({"digests": assignment.digests + assignment.digests[:1]}, c.ChunkUnfit),
-            ({"rank": 3}, c.DuckRefused),
+            ({"rank": 128}, c.DuckRefused),
             ({"tp": 65}, c.DuckRefused),
             ({"hidden": 0}, c.DuckRefused),
             ({"num_layers": 1 << 20}, c.DuckRefused),
