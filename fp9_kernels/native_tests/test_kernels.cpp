@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -118,28 +119,82 @@ void ffn_stays_within_its_buffers() {
   }
 }
 
-struct RowCounter final : RowSink {
-  explicit RowCounter(std::uint32_t hidden) : seen(hidden) {}
+// Lets activations come in by `step` columns a look, and counts the rows that are said to be final.
+struct TrickledStream final : FfnStream {
+  TrickledStream(const std::vector<float>& x, std::uint32_t num_tokens, std::uint32_t hidden, std::uint32_t step)
+      : seen(hidden), arrived(x.size(), std::numeric_limits<float>::quiet_NaN()), x_(x), num_tokens_(num_tokens),
+        hidden_(hidden), step_(step) {}
+
+  std::uint32_t columns_ready(bool) noexcept override {
+    const std::uint32_t end = std::min(hidden_, columns_ + step_);
+    for (std::uint32_t t = 0; t < num_tokens_; ++t)
+      std::copy(&x_[t * hidden_ + columns_], &x_[t * hidden_ + end], &arrived[t * hidden_ + columns_]);
+    columns_ = end;
+    return ++num_looks == give_up_at ? kGiveUp : columns_;
+  }
   void rows_ready(std::uint32_t row0, std::uint32_t num_rows) noexcept override {
     for (std::uint32_t row = row0; row < row0 + num_rows; ++row) seen[row].fetch_add(1);
   }
+
+  int num_looks = 0, give_up_at = 0;
   std::vector<std::atomic<int>> seen;
+  std::vector<float> arrived;
+
+ private:
+  const std::vector<float>& x_;
+  const std::uint32_t num_tokens_, hidden_, step_;
+  std::uint32_t columns_ = 0;
 };
 
-void the_sink_hears_of_each_row_once() {
+void activations_that_trickle_in_give_the_same_bits() {
   std::mt19937 rng(4);
   const std::uint32_t hidden = 1000;
-  const Packed packed = *pack(make_chunk(Format::kE4m3, hidden, {{0, 0, 32}}, rng));
-  const std::vector<float> x(3 * hidden, 0.5f);
-  std::vector<float> y(3 * hidden, std::numeric_limits<float>::quiet_NaN());
-  for (const std::uint32_t threads : {1u, 2u, 5u}) {
-    for (const std::uint32_t num_tokens : {1u, 3u}) {
-      Team team(threads);
-      Workspace workspace;
-      RowCounter rows(hidden);
-      ffn_part(*select("").kernels, team, {&packed.view, 1}, {num_tokens, hidden, 0, x.data(), nullptr}, y.data(),
-               workspace, &rows);
-      CHECK(std::all_of(rows.seen.begin(), rows.seen.end(), [](const auto& count) { return count == 1; }));
+  for (const Format format : {Format::kE4m3, Format::kBf16}) {
+    const Packed packed = *pack(make_chunk(format, hidden, {{0, 0, 32}, {1, 0, 80}, {3, 16, 16}}, rng));
+    for (const std::uint32_t num_tokens : {1u, 3u, 9u}) {
+      std::vector<float> x(num_tokens * hidden);
+      for (float& value : x) value = static_cast<float>(rng() % 2001) / 1000.0f - 1.0f;
+      x[300] = 1e20f;  // its tile alone cannot be shifted
+      std::vector<Route> routes;
+      for (std::uint32_t t = 0; t < num_tokens; ++t) routes.insert(routes.end(), {{t % 2, 0.5f}, {3, 0.25f}});
+      for (const Kernels* kernels : implementations()) {
+        for (const std::uint32_t threads : {1u, 2u, 5u}) {
+          Team team(threads, {}, 5);
+          Workspace workspace;
+          std::vector<float> expected(x.size());
+          ffn_part(*kernels, team, {&packed.view, 1}, {num_tokens, hidden, 2, x.data(), routes.data()}, expected.data(),
+                   workspace);
+          for (const std::uint32_t step : {16u, 200u, 999u, 1000u}) {
+            TrickledStream stream(x, num_tokens, hidden, step);
+            std::vector<float> y(x.size(), std::numeric_limits<float>::quiet_NaN());
+            CHECK(ffn_part(*kernels, team, {&packed.view, 1},
+                           {num_tokens, hidden, 2, stream.arrived.data(), routes.data()}, y.data(), workspace, &stream));
+            CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0);
+            CHECK(std::all_of(stream.seen.begin(), stream.seen.end(), [](const auto& count) { return count == 1; }));
+          }
+        }
+      }
+    }
+  }
+}
+
+void a_stream_that_gives_up_ends_the_work() {
+  std::mt19937 rng(6);
+  const std::uint32_t hidden = 1000;
+  const Packed packed = *pack(make_chunk(Format::kE4m3, hidden, {{0, 0, 64}}, rng));
+  const std::vector<float> x(hidden, 0.5f);
+  std::vector<float> y(hidden);
+  for (const std::uint32_t threads : {1u, 3u}) {
+    Team team(threads);
+    Workspace workspace;
+    for (const std::uint32_t step : {0u, 16u, 1000u}) {
+      for (const int give_up_at : {1, 2, 5}) {
+        TrickledStream stream(x, 1, hidden, step);
+        stream.give_up_at = give_up_at;
+        const bool done = ffn_part(*select("").kernels, team, {&packed.view, 1},
+                                   {1, hidden, 0, stream.arrived.data(), nullptr}, y.data(), workspace, &stream);
+        CHECK(!done || stream.num_looks < give_up_at);
+      }
     }
   }
 }
@@ -196,7 +251,8 @@ int main() {
   mutated_chunks_never_crash();
   a_packed_chunk_opens_only_whole();
   ffn_stays_within_its_buffers();
-  the_sink_hears_of_each_row_once();
+  activations_that_trickle_in_give_the_same_bits();
+  a_stream_that_gives_up_ends_the_work();
   a_team_runs_every_thread_between_barriers();
   the_callers_float_mode_does_not_matter();
   selection_never_falls_back();

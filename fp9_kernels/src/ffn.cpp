@@ -1,8 +1,11 @@
 #include "ffn.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "workspace.hpp"
 
@@ -34,6 +37,14 @@ struct GateUpUnit {
 constexpr std::uint32_t kUnitGroups = 2;
 constexpr std::uint32_t kMaxUnitPanels = kUnitGroups * kGroupPanels;
 
+// Pieces of the first stage that a thread may have begun while activations are still coming in: enough to be at work
+// for as long as they take to arrive.
+constexpr std::uint32_t kMaxOpenUnits = 8;
+constexpr std::uint32_t kMaxTokensOpen = 8;  // with more tokens one piece keeps a thread long enough
+
+// Tiles of a piece between two looks at the stream, for one token.
+constexpr std::uint32_t kTilesBetweenLooks = 32;
+
 }  // namespace
 
 struct Workspace::Buffers {
@@ -43,6 +54,7 @@ struct Workspace::Buffers {
   GrowingArray<Pair> pairs;
   GrowingArray<GateUpUnit> units;
   GrowingArray<float> x;             // [num_tokens, stride]
+  GrowingArray<bool> x_shifted;      // by tile along k
   GrowingArray<float> h;             // by active expert
   GrowingArray<float> h_shifted;     // [threads] copies of h
   GrowingArray<float> tiles;         // [threads, kTileFloats]
@@ -61,13 +73,16 @@ namespace {
 class FfnCall {
  public:
   FfnCall(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
-          Workspace::Buffers& buffers, RowSink* sink)
-      : kernels_(kernels), team_(team), batch_(batch), y_(y), buffers_(buffers), sink_(sink) {
+          Workspace::Buffers& buffers, FfnStream* stream)
+      : kernels_(kernels), team_(team), batch_(batch), y_(y), buffers_(buffers), stream_(stream) {
     find_active(chunks);
     cut_gate_up();
     x_padded_ = (batch.hidden + kBlockK - 1) / kBlockK * kBlockK;
     x_stride_ = spread_stride(x_padded_);
+    num_x_tiles_ = (batch.hidden + kTile - 1) / kTile;
+    max_open_ = stream != nullptr && batch.num_tokens <= kMaxTokensOpen ? kMaxOpenUnits : 1;
     buffers.x.reserve(batch.num_tokens * x_stride_);
+    buffers.x_shifted.reserve(num_x_tiles_);
     buffers.h.reserve(h_floats_);
     const std::size_t threads = team.num_threads();
     may_shift_ = batch.num_tokens <= kMaxShiftTokens && scaled_;
@@ -77,17 +92,26 @@ class FfnCall {
     down_ = MatrixView::of(Format::kF32, PanelShape::of(0, batch.hidden, 0, 0), nullptr, nullptr);
     groups_a_unit_ = choose_down_groups();
     sums_floats_ = std::max<std::size_t>(std::size_t{batch.num_tokens} * groups_a_unit_ * kGroupPanels * kPanelRows,
-                                         std::size_t{max_count_} * kMaxUnitPanels * kPanelRows);
+                                         std::size_t{max_open_} * max_count_ * kMaxUnitPanels * kPanelRows);
     buffers.sums.reserve(threads * sums_floats_);
     buffers.in.reserve(threads * max_count_);
     buffers.out.reserve(threads * max_count_);
+    if (stream == nullptr) return;
+    const std::uint32_t columns = stream->columns_ready(false);
+    x_is_whole_ = columns == batch.hidden;
+    given_up_ = columns == FfnStream::kGiveUp;
   }
 
+  bool given_up() const noexcept { return given_up_.load(std::memory_order_relaxed); }
+
   void operator()(std::uint32_t thread) noexcept {
-    prepare_x(thread);
+    if (x_is_whole_) {
+      prepare_x(thread);
+      team_.barrier();
+    }
+    gate_up_stage(thread);
     team_.barrier();
-    for (std::uint32_t i; (i = next_gate_up_.fetch_add(1, std::memory_order_relaxed)) < num_units_;) gate_up(thread, i);
-    team_.barrier();
+    if (given_up()) return;
     const float* h = buffers_.h.get();
     bool shifted = false;
     if (may_shift_ && kernels_.can_shift(h, static_cast<std::uint32_t>(h_floats_))) {
@@ -99,6 +123,8 @@ class FfnCall {
     for (;;) {
       const std::uint32_t group0 = next_down_.fetch_add(groups_a_unit_, std::memory_order_relaxed);
       if (group0 >= down_.num_groups()) break;
+      if (thread == 0 && stream_ != nullptr) look(false);
+      if (given_up()) break;
       const std::uint32_t panel0 = down_.group_first_panel(group0);
       const std::uint32_t group_end = std::min(group0 + groups_a_unit_, down_.num_groups());
       down(thread, panel0, down_.group_first_panel(group_end) - panel0, h, shifted);
@@ -181,32 +207,122 @@ class FfnCall {
     bool shifted = may_shift_;
     for (std::uint32_t t = 0; shifted && t < batch_.num_tokens; ++t)
       shifted = kernels_.can_shift(batch_.x + std::size_t{t} * batch_.hidden, batch_.hidden);
-    if (thread == 0) x_shifted_ = shifted;
-    for (std::uint32_t t = thread; t < batch_.num_tokens; t += team_.num_threads()) {
-      const float* from = batch_.x + std::size_t{t} * batch_.hidden;
-      float* to = buffers_.x.get() + t * x_stride_;
-      if (shifted)
-        kernels_.shift(from, to, batch_.hidden);
-      else
-        std::memcpy(to, from, batch_.hidden * sizeof(float));
-      std::fill(to + batch_.hidden, to + x_padded_, -0.0f);
+    if (thread == 0) {
+      std::fill_n(buffers_.x_shifted.get(), num_x_tiles_, shifted);
+      ready_tiles_.store(num_x_tiles_, std::memory_order_release);
+    }
+    for (std::uint32_t t = thread; t < batch_.num_tokens; t += team_.num_threads()) copy_x(t, 0, batch_.hidden, shifted);
+  }
+
+  void copy_x(std::uint32_t token, std::uint32_t begin, std::uint32_t end, bool shifted) noexcept {
+    const float* from = batch_.x + std::size_t{token} * batch_.hidden;
+    float* to = buffers_.x.get() + token * x_stride_;
+    if (shifted)
+      kernels_.shift(from + begin, to + begin, end - begin);
+    else
+      std::memcpy(to + begin, from + begin, (end - begin) * sizeof(float));
+    if (end == batch_.hidden) std::fill(to + end, to + x_padded_, -0.0f);
+  }
+
+  // Thread 0: asks the stream, and prepares the tiles of x that have come since.
+  void look(bool idle) noexcept {
+    const std::uint32_t columns = stream_->columns_ready(idle);
+    if (columns == FfnStream::kGiveUp) {
+      given_up_.store(true, std::memory_order_relaxed);
+      return;
+    }
+    const std::uint32_t before = ready_tiles_.load(std::memory_order_relaxed);
+    const std::uint32_t now = columns == batch_.hidden ? num_x_tiles_ : columns / kTile;
+    for (std::uint32_t tile = before; tile < now; ++tile) {
+      const std::uint32_t begin = tile * kTile, end = std::min(begin + kTile, batch_.hidden);
+      bool shifted = may_shift_;
+      for (std::uint32_t t = 0; shifted && t < batch_.num_tokens; ++t)
+        shifted = kernels_.can_shift(batch_.x + std::size_t{t} * batch_.hidden + begin, end - begin);
+      buffers_.x_shifted.get()[tile] = shifted;
+      for (std::uint32_t t = 0; t < batch_.num_tokens; ++t) copy_x(t, begin, end, shifted);
+    }
+    if (now > before) ready_tiles_.store(now, std::memory_order_release);
+  }
+
+  // A piece of the first stage that has been begun.
+  struct OpenUnit {
+    std::uint32_t unit = 0;
+    std::uint32_t next_tile = 0;  // along k
+    float* sums = nullptr;        // [tokens of the expert, width]
+  };
+
+  // Takes piece after piece. While activations are still missing, a further one is begun whenever those at hand have
+  // used up what is there.
+  void gate_up_stage(std::uint32_t thread) noexcept {
+    const bool looks = thread == 0 && stream_ != nullptr;
+    const std::uint32_t step = looks ? std::max(1u, kTilesBetweenLooks / batch_.num_tokens) : num_x_tiles_;
+    std::array<OpenUnit, kMaxOpenUnits> open;
+    for (std::uint32_t i = 0; i < max_open_; ++i)
+      open[i].sums = buffers_.sums.get() + thread * sums_floats_ + i * std::size_t{max_count_} * kMaxUnitPanels * kPanelRows;
+    std::uint32_t num_open = 0;
+    bool more = true;
+    for (std::uint32_t waits = 0; !given_up();) {
+      bool worked = false;
+      for (std::uint32_t i = 0; i < num_open;) {
+        OpenUnit& unit = open[i];
+        for (std::uint32_t end; (end = std::min(ready_tiles(), unit.next_tile + step)) > unit.next_tile;) {
+          gate_up(thread, unit, end);
+          worked = true;
+          if (looks) look(false);
+          if (given_up()) return;
+        }
+        if (unit.next_tile == num_x_tiles_)
+          std::swap(unit, open[--num_open]);  // its sums are free for another
+        else
+          ++i;
+      }
+      if (worked) continue;
+      if (more && num_open < max_open_) {
+        const std::uint32_t next = next_gate_up_.fetch_add(1, std::memory_order_relaxed);
+        more = next < num_units_;
+        if (more) open_unit(open[num_open++], next);
+      } else if (num_open == 0 && (!looks || ready_tiles() == num_x_tiles_)) {
+        return;  // the one that looks stays for the others
+      } else if (looks) {
+        look(true);
+      } else if (++waits % 64 != 0) {
+        __builtin_ia32_pause();
+      } else {
+        std::this_thread::yield();
+      }
     }
   }
 
-  void gate_up(std::uint32_t thread, std::uint32_t index) noexcept {
-    const GateUpUnit& unit = buffers_.units.get()[index];
+  std::uint32_t ready_tiles() const noexcept { return ready_tiles_.load(std::memory_order_acquire); }
+
+  void open_unit(OpenUnit& open, std::uint32_t unit) noexcept {
+    open.unit = unit;
+    open.next_tile = 0;
+    const GateUpUnit& what = buffers_.units.get()[unit];
+    std::fill_n(open.sums, std::size_t{buffers_.active.get()[what.expert].count} * what.num_panels * kPanelRows, 0.0f);
+  }
+
+  // Goes on with a piece up to tile `end`, and finishes it when that is the last.
+  void gate_up(std::uint32_t thread, OpenUnit& open, std::uint32_t end) noexcept {
+    const GateUpUnit& unit = buffers_.units.get()[open.unit];
     const ActiveExpert& expert = buffers_.active.get()[unit.expert];
     const Pair* pairs = buffers_.pairs.get() + expert.begin;
     const float** in = buffers_.in.get() + std::size_t{thread} * max_count_;
     float** out = buffers_.out.get() + std::size_t{thread} * max_count_;
-    float* sums = buffers_.sums.get() + thread * sums_floats_;
     const std::uint32_t width = unit.num_panels * kPanelRows;
-    std::fill_n(sums, std::size_t{expert.count} * width, 0.0f);
     for (std::uint32_t i = 0; i < expert.count; ++i) {
       in[i] = buffers_.x.get() + pairs[i].token * x_stride_;
-      out[i] = sums + std::size_t{i} * width;
+      out[i] = open.sums + std::size_t{i} * width;
     }
-    accumulate(thread, expert.section->gate_up, unit.panel0, unit.num_panels, in, out, expert.count, x_shifted_);
+    const bool* shifted = buffers_.x_shifted.get();
+    while (open.next_tile < end) {
+      const std::uint32_t begin = open.next_tile;
+      do ++open.next_tile;
+      while (open.next_tile < end && shifted[open.next_tile] == shifted[begin]);
+      accumulate(thread, expert.section->gate_up, unit.panel0, unit.num_panels, begin, open.next_tile - begin, in, out,
+                 expert.count, shifted[begin]);
+    }
+    if (end < num_x_tiles_) return;
     for (std::uint32_t i = 0; i < expert.count; ++i) {
       float* h = buffers_.h.get() + expert.h_offset + std::size_t{i} * expert.h_stride + unit.panel0 / 2 * kPanelRows;
       for (std::uint32_t p = 0; p < unit.num_panels; p += 2, h += kPanelRows)
@@ -231,18 +347,20 @@ class FfnCall {
         in[i] = h + expert.h_offset + std::size_t{i} * expert.h_stride;
         out[i] = sums + std::size_t{pairs[i].token} * width;
       }
-      accumulate(thread, expert.section->down, panel0, num_panels, in, out, expert.count, shifted);
+      const MatrixView& matrix = expert.section->down;
+      accumulate(thread, matrix, panel0, num_panels, 0, matrix.num_tiles, in, out, expert.count, shifted);
     }
     const std::uint32_t row0 = panel0 * kPanelRows;
     const std::uint32_t num_rows = std::min(width, batch_.hidden - row0);
     for (std::uint32_t t = 0; t < batch_.num_tokens; ++t)
       std::memcpy(y_ + std::size_t{t} * batch_.hidden + row0, sums + std::size_t{t} * width, num_rows * sizeof(float));
-    if (sink_ != nullptr) sink_->rows_ready(row0, num_rows);
+    if (stream_ != nullptr) stream_->rows_ready(row0, num_rows);
   }
 
   void accumulate(std::uint32_t thread, const MatrixView& matrix, std::uint32_t panel0, std::uint32_t num_panels,
-                  const float* const* in, float* const* out, std::uint32_t count, bool shifted) noexcept {
-    kernels_.accumulate({&matrix, panel0, num_panels, 0, matrix.num_tiles, in, out, count,
+                  std::uint32_t tile0, std::uint32_t num_tiles, const float* const* in, float* const* out,
+                  std::uint32_t count, bool shifted) noexcept {
+    kernels_.accumulate({&matrix, panel0, num_panels, tile0, num_tiles, in, out, count,
                          shifted && has_scales(matrix.format), buffers_.tiles.get() + std::size_t{thread} * kTileFloats});
   }
 
@@ -251,23 +369,27 @@ class FfnCall {
   const FfnBatch& batch_;
   float* y_;
   Workspace::Buffers& buffers_;
-  RowSink* sink_;
+  FfnStream* stream_;
   std::uint32_t num_active_ = 0, num_units_ = 0, max_count_ = 1;
+  std::uint32_t num_x_tiles_ = 0, max_open_ = 1;
   std::size_t h_floats_ = 0, x_padded_ = 0, x_stride_ = 0, sums_floats_ = 0;
   MatrixView down_;
   std::uint32_t groups_a_unit_ = 1;
-  bool scaled_ = true, may_shift_ = false, x_shifted_ = false;
+  bool scaled_ = true, may_shift_ = false, x_is_whole_ = true;
+  std::atomic<bool> given_up_{false};
+  std::atomic<std::uint32_t> ready_tiles_{0};  // of x, along k
   std::atomic<std::uint32_t> next_gate_up_{0};
   std::atomic<std::uint32_t> next_down_{0};
 };
 
 }  // namespace
 
-void ffn_part(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
-              Workspace& workspace, RowSink* sink) {
-  if (batch.num_tokens == 0) return;
-  FfnCall call(kernels, team, chunks, batch, y, workspace.buffers(), sink);
-  team.run(call);
+bool ffn_part(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
+              Workspace& workspace, FfnStream* stream) {
+  if (batch.num_tokens == 0) return true;
+  FfnCall call(kernels, team, chunks, batch, y, workspace.buffers(), stream);
+  if (!call.given_up()) team.run(call);
+  return !call.given_up();
 }
 
 }  // namespace duckfleet::kernels

@@ -24,14 +24,21 @@ struct FfnBatch {
   const Route* routes;   // [num_tokens, top_k]; null: a dense layer, expert 0 with weight 1
 };
 
-// Told as rows of the output become final, from any thread of the team, several at once.
-class RowSink {
+// Between a running ffn_part() and whoever has the activations coming in and the results going out.
+class FfnStream {
  public:
-  // y[t][row0 .. row0 + num_rows) is final for every token t.
+  static constexpr std::uint32_t kGiveUp = 0xFFFFFFFF;
+
+  // How many leading columns of every token's x are there by now (hidden: all), or kGiveUp: y is not wanted any more.
+  // Called by the thread that called ffn_part(), every few ten microseconds until it returns, also when all columns
+  // are there: it may see to other things in the call. `idle`: nothing is left to do before more columns come.
+  virtual std::uint32_t columns_ready(bool idle) noexcept = 0;
+
+  // y[t][row0 .. row0 + num_rows) is final for every token t. From any thread of the team, several at once.
   virtual void rows_ready(std::uint32_t row0, std::uint32_t num_rows) noexcept = 0;
 
  protected:
-  ~RowSink() = default;
+  ~FfnStream() = default;
 };
 
 // Scratch memory of ffn_part(); one a concurrent caller.
@@ -53,7 +60,9 @@ class Workspace {
 // part) in any grouping of experts; each expert lies in one of them. A token's experts are distinct; their order in
 // `routes` does not matter. A routed expert that none of them holds has no
 // columns here and adds nothing. Allocates only while `workspace` is still growing.
-void ffn_part(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
-              Workspace& workspace, RowSink* sink = nullptr);
+// With a stream, x may still be filled while this runs, and the routes are read before the first call of
+// columns_ready(); without one all of x is there. False: the stream gave up.
+bool ffn_part(const Kernels& kernels, Team& team, std::span<const PackedChunk> chunks, const FfnBatch& batch, float* y,
+              Workspace& workspace, FfnStream* stream = nullptr);
 
 }  // namespace duckfleet::kernels
