@@ -33,6 +33,11 @@ class PackedMatrix:
         return PackedMatrix(native)
 
     @property
+    def native(self) -> _kernels.PackedMatrix:
+        """For other native modules."""
+        return self._native
+
+    @property
     def shape(self) -> tuple[int, int]:
         return (self._native.num_rows, self._native.num_cols)
 

@@ -35,32 +35,33 @@ class GqaAttention:
     """Attention of one layer: x [tokens, hidden] -> [tokens, hidden], cache written on the way."""
 
     def __init__(self, spec: GqaSpec, weights: HostWeights, prefix: str, layer: int, rope: Rope, eps: float) -> None:
-        self._spec, self._layer, self._rope, self._eps = spec, layer, rope, eps
+        self.spec, self.rope = spec, rope
+        self._layer, self._eps = layer, eps
         names = [f"{prefix}self_attn.{n}_proj" for n in "qkv"]
-        self._qkv = weights.linear(*names, bias=spec.qkv_bias)
-        self._out = weights.linear(f"{prefix}self_attn.o_proj", bias=spec.o_bias)
-        self._q_norm = weights.tensor(f"{prefix}self_attn.q_norm.weight") if spec.qk_norm else None
-        self._k_norm = weights.tensor(f"{prefix}self_attn.k_norm.weight") if spec.qk_norm else None
+        self.qkv = weights.linear(*names, bias=spec.qkv_bias)
+        self.out = weights.linear(f"{prefix}self_attn.o_proj", bias=spec.o_bias)
+        self.q_norm = weights.tensor(f"{prefix}self_attn.q_norm.weight") if spec.qk_norm else None
+        self.k_norm = weights.tensor(f"{prefix}self_attn.k_norm.weight") if spec.qk_norm else None
 
     def __call__(self, x: torch.Tensor, segments: Sequence[Segment]) -> torch.Tensor:
-        spec = self._spec
-        qkv = self._qkv(x).view(x.shape[0], spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        spec = self.spec
+        qkv = self.qkv(x).view(x.shape[0], spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
         q, k, v = torch.split(qkv, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        if self._q_norm is not None and self._k_norm is not None:
-            q = F.rms_norm(q, (spec.head_dim,), self._q_norm, self._eps)
-            k = F.rms_norm(k, (spec.head_dim,), self._k_norm, self._eps)
+        if self.q_norm is not None and self.k_norm is not None:
+            q = F.rms_norm(q, (spec.head_dim,), self.q_norm, self._eps)
+            k = F.rms_norm(k, (spec.head_dim,), self.k_norm, self._eps)
         mixed = torch.empty(x.shape[0], spec.num_heads, spec.head_dim, device=x.device)
         for s in segments:
             rows = slice(s.row0, s.row0 + s.num_tokens)
-            cos, sin = self._rope.at(s.start, s.start + s.num_tokens)
+            cos, sin = self.rope.at(s.start, s.start + s.num_tokens)
             rotate(q[rows], cos, sin)
             rotate(k[rows], cos, sin)
             self._attend(q[rows], k[rows], v[rows], s, mixed[rows])
-        return self._out(mixed.view(x.shape[0], -1))
+        return self.out(mixed.view(x.shape[0], -1))
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segment: Segment, out: torch.Tensor) -> None:
         """q [tokens, heads, d], k and v [tokens, kv_heads, d] of one sequence; `out` as q."""
-        spec, start, stop = self._spec, segment.start, segment.start + segment.num_tokens
+        spec, start, stop = self.spec, segment.start, segment.start + segment.num_tokens
         keys, values = segment.cache.layers[self._layer]  # a pair, for this kind of attention
         keys[:, start:stop].copy_(k.transpose(0, 1))
         values[:, start:stop].copy_(v.transpose(0, 1))

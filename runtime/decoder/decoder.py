@@ -13,7 +13,9 @@ from .attention import GqaAttention, Segment
 from .config import DecoderConfig, GqaSpec, LayerSpec, RopeSpec
 from .ffn import FabricFfn, TimingSum
 from .kv_cache import KvCache
+from .linear import PackedLinear
 from .mla import MlaAttention
+from .native_stack import NativeStack
 from .rope import Rope
 from .tensor_names import layer_prefix
 from .weights import HostWeights
@@ -21,7 +23,9 @@ from .weights import HostWeights
 DEFAULT_CHUNK_TOKENS = 512
 
 
-class _Layer:
+class Layer:
+    """Attention, FFN and the norms before them."""
+
     def __init__(
         self, config: DecoderConfig, spec: LayerSpec, weights: HostWeights, layer: int, rope: Rope, fabric: Fabric
     ) -> None:
@@ -39,7 +43,7 @@ class _Layer:
 class MtpLayer:
     """A layer for multi-token prediction, loaded for whoever drafts with it; `Decoder.forward` does not use it."""
 
-    def __init__(self, layer: _Layer, weights: HostWeights, number: int) -> None:
+    def __init__(self, layer: Layer, weights: HostWeights, number: int) -> None:
         prefix = layer_prefix(number)
         self.layer = layer
         self.embedding_norm = weights.tensor(f"{prefix}enorm.weight")
@@ -51,11 +55,18 @@ class MtpLayer:
 class Decoder:
     """Assembled from a config; not safe for use from several threads at once.
 
-    Long inputs are run in chunks of `chunk_tokens`, which does not change the result beyond rounding.
+    Long inputs are run in chunks of `chunk_tokens`, which does not change the result beyond rounding. `native`: the
+    host's arithmetic runs natively where it can (grouped-query attention on a CPU); without it, all of it in torch.
     """
 
     def __init__(
-        self, config: DecoderConfig, weights: HostWeights, fabric: Fabric, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+        self,
+        config: DecoderConfig,
+        weights: HostWeights,
+        fabric: Fabric,
+        chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        *,
+        native: bool = True,
     ) -> None:
         self.config = config
         self.fabric = fabric
@@ -65,7 +76,7 @@ class Decoder:
         self._embedding = weights.embedding("model.embed_tokens.weight")
         ropes: dict[RopeSpec, Rope] = {}
         every = [
-            _Layer(
+            Layer(
                 config,
                 spec,
                 weights,
@@ -81,6 +92,14 @@ class Decoder:
         ]
         self._norm = weights.tensor("model.norm.weight")
         self._head = weights.linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
+        self._native: NativeStack | None = None
+        if native and isinstance(self._head, PackedLinear) and NativeStack.can_take(self._layers, self._head):
+            self._native = NativeStack(self._layers, self._norm, self._head, config.rms_norm_eps)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the host's arithmetic runs natively."""
+        return self._native is not None
 
     @property
     def vocab_size(self) -> int:
@@ -92,7 +111,10 @@ class Decoder:
 
     def new_cache(self, max_len: int) -> KvCache:
         """A cache for one sequence. Raises `ContextFull` past the model's positions."""
-        return KvCache(self.config, max_len, self._device)
+        cache = KvCache(self.config, max_len, self._device, native=self.is_native)
+        if self._native is not None:
+            self._native.reserve(max_len)
+        return cache
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], cache: KvCache, all_logits: bool = False) -> torch.Tensor:
@@ -106,11 +128,9 @@ class Decoder:
         try:
             for first in range(0, len(tokens), self.chunk_tokens):
                 chunk = tokens[first : first + self.chunk_tokens]
-                hidden = self._run(chunk, [Segment(0, len(chunk), cache)], timing)
-                if all_logits:
-                    rows.append(self._logits(hidden))
-                elif first + len(chunk) == len(tokens):
-                    rows.append(self._logits(hidden[-1:]))
+                is_last = first + len(chunk) == len(tokens)
+                wanted = range(len(chunk)) if all_logits else range(len(chunk) - is_last, len(chunk))
+                rows.append(self._run(chunk, [Segment(0, len(chunk), cache)], timing, wanted))
         except BaseException:
             cache.length = before
             raise
@@ -130,9 +150,9 @@ class Decoder:
             segments.append(Segment(len(tokens), len(new), cache))
             tokens.extend(new)
         timing = TimingSum()
-        hidden = self._run(tokens, segments, timing)
+        logits = self._run(tokens, segments, timing, [s.row0 + s.num_tokens - 1 for s in segments])
         self.timing = timing.total()
-        return self._logits(hidden[[s.row0 + s.num_tokens - 1 for s in segments]])
+        return logits
 
     def _check(self, tokens: Sequence[int], cache: KvCache) -> None:
         if not tokens:
@@ -141,16 +161,25 @@ class Decoder:
             raise ValueError(f"a token lies outside the vocabulary of {self.vocab_size}")
         cache.room_for(len(tokens))
 
-    def _run(self, tokens: Sequence[int], segments: Sequence[Segment], timing: TimingSum) -> torch.Tensor:
-        """Hidden states [tokens, hidden] f32 after the last norm; the caches have grown."""
+    def _run(
+        self, tokens: Sequence[int], segments: Sequence[Segment], timing: TimingSum, wanted: Sequence[int]
+    ) -> torch.Tensor:
+        """Logits [len(wanted), vocab] f32 of those rows; the caches have grown."""
         x = self._embedding(tokens)
+        if self._native is not None:
+            last_ffn = self._native.run(x, segments, timing)
+            logits = self._native.logits(last_ffn, wanted)
+        else:
+            hidden = self._run_in_torch(x, segments, timing)
+            logits = self._head(hidden[list(wanted)])
+        for s in segments:
+            s.cache.length += s.num_tokens
+        return logits
+
+    def _run_in_torch(self, x: torch.Tensor, segments: Sequence[Segment], timing: TimingSum) -> torch.Tensor:
+        """Hidden states [tokens, hidden] f32 after the last norm, from embeddings."""
         shape, eps = (self.config.hidden,), self.config.rms_norm_eps
         for layer in self._layers:
             x += layer.attention(F.rms_norm(x, shape, layer.input_norm, eps), segments)
             x += layer.ffn(F.rms_norm(x, shape, layer.ffn_norm, eps), timing)
-        for s in segments:
-            s.cache.length += s.num_tokens
         return F.rms_norm(x, shape, self._norm, eps)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._head(hidden)

@@ -53,11 +53,24 @@ class FabricFfn:
                 self._shared_gate = weights.tensor(f"{prefix}mlp.shared_expert_gate.weight")
 
     def __call__(self, x: torch.Tensor, timing: TimingSum) -> torch.Tensor:
-        experts, expert_weights = self._routes(x)
         host_x = x.to("cpu", torch.float32).contiguous().numpy()
         out = np.empty_like(host_x)
+        self._forward(host_x, out, *self._routes(x), timing)
+        return torch.from_numpy(out).to(x.device)
+
+    def into(self, x: F32, out: F32, timing: TimingSum) -> None:
+        """The same from and to arrays of the host's."""
+        routes = (None, None) if self._moe is None else self._routes(torch.from_numpy(x))
+        self._forward(x, out, *routes, timing)
+
+    def _forward(
+        self, host_x: F32, out: F32, experts: U32 | None, expert_weights: F32 | None, timing: TimingSum
+    ) -> None:
+        if host_x.shape[0] <= MAX_TOKENS_PER_REQUEST:
+            timing.add(self._fabric.wait(self._fabric.submit(self._layer, host_x, experts, expert_weights), out))
+            return
         under_way: list[tuple[Ticket, slice]] = []
-        for i, first in enumerate(range(0, x.shape[0], MAX_TOKENS_PER_REQUEST)):
+        for i, first in enumerate(range(0, host_x.shape[0], MAX_TOKENS_PER_REQUEST)):
             rows = slice(first, first + MAX_TOKENS_PER_REQUEST)
             if len(under_way) == NUM_LANES:
                 ticket, done = under_way.pop(0)
@@ -68,7 +81,6 @@ class FabricFfn:
             under_way.append((ticket, rows))
         for ticket, done in under_way:
             timing.add(self._fabric.wait(ticket, out[done]))
-        return torch.from_numpy(out).to(x.device)
 
     def _routes(self, x: torch.Tensor) -> tuple[U32 | None, F32 | None]:
         if self._moe is None or self._gate is None:

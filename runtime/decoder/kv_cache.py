@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from . import _host
 from .config import DecoderConfig, GqaSpec, MlaSpec
 from .errors import ContextFull
 
@@ -24,17 +25,27 @@ class KvCache:
     """Keys and values of every layer for at most `max_len` tokens; `length` of them are there.
 
     `layers[i]` is (k, v), each [kv_heads, max_len, head_dim] f32, for grouped-query attention; mla.py says what it is
-    for latent attention.
+    for latent attention. With `native` the decoder's own layers have keys in panels and padded values instead, as
+    native/stack.hpp says, and `handle` is what the native stack takes.
     """
 
-    def __init__(self, config: DecoderConfig, max_len: int, device: torch.device) -> None:
+    def __init__(self, config: DecoderConfig, max_len: int, device: torch.device, native: bool = False) -> None:
         if max_len < 1 or max_len > config.max_positions:
             raise ContextFull(
                 f"a context of {max_len} tokens is not possible: the model has {config.max_positions} positions"
             )
         self.max_len = max_len
         self.length = 0
-        self.layers = [_allocate(layer.attention, max_len, device) for layer in config.all_layers]
+        self.layers = [
+            _panels(layer.attention, max_len)
+            if native and i < config.num_layers and isinstance(layer.attention, GqaSpec)
+            else _allocate(layer.attention, max_len, device)
+            for i, layer in enumerate(config.all_layers)
+        ]
+        self.handle: _host.Cache | None = None
+        if native:
+            arrays = [(keys.numpy(), values.numpy()) for keys, values in self.layers[: config.num_layers]]
+            self.handle = _host.Cache(max_len, arrays)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -48,6 +59,12 @@ class KvCache:
             raise ContextFull(
                 f"{num_tokens} more tokens do not fit: {self.length} of the context's {self.max_len} are taken"
             )
+
+
+def _panels(spec: GqaSpec, max_len: int) -> tuple[torch.Tensor, ...]:
+    lanes = _host.LANES
+    keys = torch.zeros(spec.num_kv_heads, -(-max_len // lanes), spec.head_dim, lanes)
+    return keys, torch.zeros(spec.num_kv_heads, max_len, -(-spec.head_dim // lanes) * lanes)
 
 
 def _allocate(spec: GqaSpec | MlaSpec, max_len: int, device: torch.device) -> tuple[torch.Tensor, ...]:

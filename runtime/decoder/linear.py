@@ -33,23 +33,23 @@ class PackedLinear:
     """
 
     def __init__(self, matrices: Sequence[PackedMatrix], bias: torch.Tensor | None = None, threads: int = 1) -> None:
-        self._matrices = tuple(matrices)
-        self._bias = bias
-        self._threads = threads
+        self.matrices = tuple(matrices)
+        self.bias = bias
+        self.threads = threads
         self.out_features = sum(m.shape[0] for m in matrices)
 
     @property
     def num_bytes(self) -> int:
-        return sum(m.num_bytes for m in self._matrices)
+        return sum(m.num_bytes for m in self.matrices)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.contiguous().numpy()
-        if len(self._matrices) == 1:
+        if len(self.matrices) == 1:
             out = torch.empty(x.shape[0], self.out_features)
-            self._matrices[0].gemv(rows, threads=self._threads, out=out.numpy())
+            self.matrices[0].gemv(rows, threads=self.threads, out=out.numpy())
         else:
-            out = torch.cat([torch.from_numpy(m.gemv(rows, threads=self._threads)) for m in self._matrices], dim=1)
-        return out if self._bias is None else out.add_(self._bias)
+            out = torch.cat([torch.from_numpy(m.gemv(rows, threads=self.threads)) for m in self.matrices], dim=1)
+        return out if self.bias is None else out.add_(self.bias)
 
 
 class TorchLinear:

@@ -78,6 +78,13 @@ class Rope:
         self._device = device
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    def reserve(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The whole tables, of at least so many positions."""
+        table = self._table
+        if table is None or table[0].shape[0] < length:
+            table = self._table = self._make(length)
+        return table
+
     def at(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of positions [start, stop): each [stop - start, dim / 2] f32."""
         table = self._table

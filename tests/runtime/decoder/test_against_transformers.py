@@ -64,12 +64,19 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(params=CONFIGS)
+LATENT = {name for name in CONFIGS if name.startswith("deepseek")}  # attention that is torch's in any case
+WAYS = [(name, native) for name in CONFIGS for native in (False, True) if not (native and name in LATENT)]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{'native' if way[1] else 'torch'}")
 def pair(request, tmp_path):
     """(model of transformers, our decoder)"""
-    model = random_model(CONFIGS[request.param])
+    name, native = request.param
+    model = random_model(CONFIGS[name])
     checkpoint = Checkpoint.open(save(model, tmp_path / "model"))
-    decoder = Decoder(checkpoint.config, CheckpointWeights(checkpoint, torch.device("cpu")), MatrixFabric(checkpoint))
+    weights = CheckpointWeights(checkpoint, torch.device("cpu"), threads=2)
+    decoder = Decoder(checkpoint.config, weights, MatrixFabric(checkpoint), native=native)
+    assert decoder.is_native == native
     return model, decoder
 
 
