@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -32,6 +34,52 @@ std::uint64_t meminfo_bytes(std::string_view wanted) {
     if (key == wanted) return kib * 1024;
   }
   return 0;
+}
+
+// What a file has after the packed chunk: a bit that flipped on the disk, or while the daemon was down, must not become
+// a wrong token. Against damage, not against somebody who may write there.
+struct Seal {
+  std::uint64_t magic;
+  std::uint64_t checksum;
+};
+constexpr std::uint64_t kSealMagic = 0x31'4C'41'45'53'46'44ull;  // "DFSEAL1"
+
+// Eight chains of (xor a word, multiply by an odd number, rotate). Each step can be undone, so two contents that differ
+// in one word of a chain never end alike; it runs at the speed at which memory is read.
+std::uint64_t checksum(std::span<const std::byte> bytes) {
+  constexpr std::size_t kChains = 8;
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15ull;
+  std::array<std::uint64_t, kChains> chains;
+  for (std::size_t i = 0; i < kChains; ++i) chains[i] = kOdd * (i + 1);
+  const auto step = [&](std::size_t chain, const std::byte* from, std::size_t count) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, from, count);
+    chains[chain] = std::rotl((chains[chain] ^ word) * kOdd, 29);
+  };
+  std::size_t at = 0;
+  for (; at + 8 * kChains <= bytes.size(); at += 8 * kChains) {
+    for (std::size_t i = 0; i < kChains; ++i) step(i, bytes.data() + at + 8 * i, 8);
+  }
+  for (std::size_t i = 0; at < bytes.size(); at += 8, ++i) step(i, bytes.data() + at, std::min<std::size_t>(8, bytes.size() - at));
+  std::uint64_t sum = bytes.size();
+  for (const std::uint64_t chain : chains) sum = std::rotl((sum ^ chain) * kOdd, 31);
+  return sum;
+}
+
+// The chunk of a file, or why it is none.
+std::optional<kernels::PackedChunk> open_sealed(std::span<const std::byte> file, std::string& reason) {
+  auto packed = kernels::PackedChunk::open(file);
+  Seal seal{};
+  if (!packed || file.size() != packed->packed_bytes() + sizeof seal) {
+    reason = "not a packed chunk";
+    return std::nullopt;
+  }
+  std::memcpy(&seal, file.data() + packed->packed_bytes(), sizeof seal);
+  if (seal.magic != kSealMagic || seal.checksum != checksum(file.first(packed->packed_bytes()))) {
+    reason = "damaged";
+    return std::nullopt;
+  }
+  return packed;
 }
 
 }  // namespace
@@ -64,9 +112,9 @@ bool ChunkStore::open(std::string& error) {
     const auto digest = digest_from_hex(file.stem().string());
     std::string reason = "its name is no digest";
     auto memory = digest ? PageBuffer::map_file(file, reason) : std::nullopt;
-    auto packed = memory ? kernels::PackedChunk::open(memory->bytes()) : std::nullopt;
+    auto packed = memory ? open_sealed(memory->bytes(), reason) : std::nullopt;
     if (!packed) {
-      log_warn("chunk_file_removed").with("file", file.string()).with("reason", memory ? "not a packed chunk" : reason);
+      log_warn("chunk_file_removed").with("file", file.string()).with("reason", reason);
       unlink(file.c_str());
       continue;
     }
@@ -90,7 +138,8 @@ std::shared_ptr<const StoredChunk> ChunkStore::find(const Digest& digest) const 
   return found == chunks_.end() ? nullptr : found->second;
 }
 
-std::optional<PageBuffer> ChunkStore::memory_for(const Digest& digest, std::size_t size, wire::Refusal& refusal) const {
+std::optional<PageBuffer> ChunkStore::memory_for(std::size_t size, const std::string& file,
+                                                 wire::Refusal& refusal) const {
   const std::uint64_t available = memory_available_bytes();
   if (available != 0 && size + kReserveBytes > available) {
     refusal = {wire::ErrorCode::kNoMemory, "the chunk needs " + std::to_string(size) + " bytes and " +
@@ -98,10 +147,15 @@ std::optional<PageBuffer> ChunkStore::memory_for(const Digest& digest, std::size
     return std::nullopt;
   }
   std::string error = "no address space";
-  auto memory = directory_.empty() ? PageBuffer::anonymous(size)
-                                   : PageBuffer::create_file(path(digest, kPartial), size, error);
+  auto memory = file.empty() ? PageBuffer::anonymous(size) : PageBuffer::create_file(file, size + sizeof(Seal), error);
   if (!memory) refusal = {wire::ErrorCode::kNoMemory, "no room for a chunk of " + std::to_string(size) + " bytes: " + error};
   return memory;
+}
+
+std::string ChunkStore::new_partial(const Digest& digest) {
+  if (directory_.empty()) return {};
+  const std::string writer = "." + std::to_string(getpid()) + "-" + std::to_string(num_partials_.fetch_add(1));
+  return path(digest, (writer + kPartial).c_str());
 }
 
 std::optional<wire::Refusal> ChunkStore::put(const Digest& digest, std::span<const std::byte> logical) {
@@ -109,23 +163,30 @@ std::optional<wire::Refusal> ChunkStore::put(const Digest& digest, std::span<con
   kernels::ChunkInfo info;
   if (auto error = kernels::parse_chunk(logical, info)) return wire::Refusal{wire::ErrorCode::kChunkInvalid, *error};
   wire::Refusal refusal;
-  auto memory = memory_for(digest, info.packed_bytes, refusal);
+  const std::string partial = new_partial(digest);
+  auto memory = memory_for(info.packed_bytes, partial, refusal);
   if (!memory) return refusal;
   auto error = kernels::pack_chunk(logical, memory->bytes());
   auto packed = error ? std::nullopt : kernels::PackedChunk::open(memory->bytes());
   if (!packed) {
-    if (!directory_.empty()) unlink(path(digest, kPartial).c_str());
+    if (!partial.empty()) unlink(partial.c_str());
     return wire::Refusal{wire::ErrorCode::kChunkInvalid, error.value_or("the packed chunk does not open")};
   }
-  if (!directory_.empty()) {
+  bool on_disk = false;
+  if (!partial.empty()) {
+    const std::size_t size = packed->packed_bytes();
+    const Seal seal{kSealMagic, checksum(memory->bytes().first(size))};
+    std::memcpy(memory->bytes().data() + size, &seal, sizeof seal);
     // The name may only ever belong to whole content, also after a power cut on a store that is on disk.
-    const bool kept = msync(memory->bytes().data(), memory->size(), MS_SYNC) == 0 &&
-                      std::rename(path(digest, kPartial).c_str(), path(digest, kSuffix).c_str()) == 0;
-    if (!kept) log_warn("chunk_file_not_kept").with("digest", to_hex(digest)).with("reason", std::strerror(errno));
+    on_disk = msync(memory->bytes().data(), memory->size(), MS_SYNC) == 0;
   }
   auto chunk = std::make_shared<StoredChunk>(StoredChunk{digest, std::move(*memory), std::move(*packed)});
   const std::lock_guard lock(mutex_);
-  chunks_.emplace(digest, std::move(chunk));
+  const bool is_new = chunks_.emplace(digest, std::move(chunk)).second;  // or another connection brought it meanwhile
+  if (partial.empty()) return std::nullopt;
+  if (is_new && on_disk && std::rename(partial.c_str(), path(digest, kSuffix).c_str()) == 0) return std::nullopt;
+  if (is_new) log_warn("chunk_file_not_kept").with("digest", to_hex(digest)).with("reason", std::strerror(errno));
+  unlink(partial.c_str());
   return std::nullopt;
 }
 

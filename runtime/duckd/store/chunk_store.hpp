@@ -3,6 +3,7 @@
 // Safe from several threads. A chunk lives as long as somebody holds its pointer, dropped or not.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -53,10 +54,14 @@ class ChunkStore {
   std::optional<PageBuffer> kept_assignment() const;
 
  private:
-  std::optional<PageBuffer> memory_for(const Digest& digest, std::size_t size, wire::Refusal& refusal) const;
+  // `file` empty: memory only.
+  std::optional<PageBuffer> memory_for(std::size_t size, const std::string& file, wire::Refusal& refusal) const;
+  // Where a chunk is packed until it is whole: a name that no other connection packs the same chunk under.
+  std::string new_partial(const Digest& digest);
   std::string path(const Digest& digest, const char* suffix) const;
 
   const std::string directory_;
+  std::atomic<std::uint64_t> num_partials_ = 0;
   mutable std::mutex mutex_;
   std::map<Digest, std::shared_ptr<const StoredChunk>> chunks_;
 };

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,57 @@ def test_damaged_files_in_the_store(tmp_path: Path) -> None:
         place(control, model, model.chunks())
         assert control.identity().assigned
     assert not list(store.glob("*.partial"))
+
+
+def test_a_flipped_bit_in_the_store_is_found(tmp_path: Path) -> None:
+    """Wherever it is in the file: the chunk is asked for again, and the tokens that follow are right."""
+    keys, store = FleetKeys.generate(), tmp_path / "store"
+    with DuckProcess(tmp_path / "first", keys, ("--store", str(store))) as duck:
+        serve(duck).host.close()
+    files = sorted(store.glob("*.chunk"))
+    for number, file in enumerate(files):
+        content = bytearray(file.read_bytes())
+        at = (number * len(content)) // len(files) if number + 1 < len(files) else len(content) - 1
+        content[at] ^= 1 << number
+        file.write_bytes(content)
+    with DuckProcess(tmp_path / "second", keys, ("--store", str(store))) as duck:
+        with duck.control() as control:
+            assert control.identity().num_chunks == 0
+        assert duck.log_text().count("event=chunk_file_removed") == len(files)
+        assert "reason=damaged" in duck.log_text()
+        served = serve(duck)
+        served.assert_good()
+        served.host.close()
+
+
+def test_one_chunk_from_several_connections_at_once(tmp_path: Path) -> None:
+    """As when an operator runs `place` twice: all of them end well, one file remains, and it is whole."""
+    store = tmp_path / "store"
+    model = SmallModel(format="f32", hidden=4096)
+    chunk = model.chunk(1, 0)
+    senders = 4
+    together = threading.Barrier(senders)
+    with DuckProcess(tmp_path / "first", None, ("--store", str(store))) as duck:
+
+        def send(_: int) -> None:
+            sent = 0
+
+            def all_is_sent(piece: int) -> None:
+                nonlocal sent
+                sent += piece
+                if sent == len(chunk):
+                    together.wait(60)
+
+            with duck.control() as control:
+                control.put_chunk(chunk_digest(chunk), chunk, all_is_sent)
+
+        with ThreadPoolExecutor(senders) as pool:
+            list(pool.map(send, range(senders)))
+        with duck.control() as control:
+            assert control.identity().num_chunks == 1
+    assert [path.name for path in store.iterdir()] == [f"{chunk_digest(chunk)}.chunk"]
+    with DuckProcess(tmp_path / "second", None, ("--store", str(store))) as duck, duck.control() as control:
+        assert control.have([chunk_digest(chunk)]) == [True]
 
 
 def test_a_damaged_assignment(tmp_path: Path) -> None:
