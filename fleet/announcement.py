@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from duckfleet.fleet.lab.ownership import ProcessId
 from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.file_lock import held_alone
 
 FILE = "serving.json"
 LOCK = "serving.lock"
@@ -32,13 +32,13 @@ def only_server(state_dir: Path) -> Iterator[None]:
 
     Raises `OperatorError` that names the server that has it. The kernel gives it back when its process ends, however.
     """
-    with (state_dir / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            running = running_server(state_dir)
-            where = f": {running.model} at {running.url}, pid {running.pid}" if running else " by one that is starting"
-            raise OperatorError(f"this fleet is being served already{where}; end that server first") from error
+
+    def refuse() -> None:
+        running = running_server(state_dir)
+        where = f": {running.model} at {running.url}, pid {running.pid}" if running else " by one that is starting"
+        raise OperatorError(f"this fleet is being served already{where}; end that server first")
+
+    with held_alone(state_dir / LOCK, refuse):
         yield
 
 

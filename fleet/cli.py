@@ -7,6 +7,7 @@ A command module has a function `register(app)` that adds its commands; it impor
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import traceback
@@ -140,8 +141,30 @@ def run(arguments: list[str]) -> int:
         return EXIT_FAILED
     except InternalError as error:
         return _bug(str(error))
+    except OSError as error:
+        advice = _DISK_ADVICE.get(error.errno or 0)
+        if advice is None:
+            return _bug(f"{type(error).__name__}: {error}")
+        where = f"{error.filename}: " if error.filename is not None else ""
+        console.fail(f"{where}{error.strerror}; {advice}")
+        return EXIT_USAGE
     except Exception as error:
         return _bug(f"{type(error).__name__}: {error}")
+
+
+_DISK_ADVICE = {
+    errno.ENOSPC: "make room there, or choose another state directory (--state)",
+    errno.EDQUOT: "make room there, or choose another state directory (--state)",
+    errno.EROFS: "choose a state directory you may write to (--state)",
+    errno.EACCES: "choose a state directory you may write to (--state), or give yourself access",
+    errno.EPERM: "choose a state directory you may write to (--state), or give yourself access",
+    errno.EISDIR: "a folder is in the way of a file: move it aside",
+    errno.ENOTDIR: "a file is in the way of a folder: move it aside",
+    errno.EIO: "the disk fails: look at `dmesg`",
+    errno.EMFILE: "too many files are open: raise `ulimit -n`",
+    errno.ENFILE: "too many files are open on this machine",
+}
+"""What a disk can refuse anywhere, and what to do: none of these is a bug of ours."""
 
 
 def _bug(text: str) -> int:

@@ -10,6 +10,8 @@ from rich.progress import Progress as Bars
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.file_lock import held_alone
 from duckfleet.inventory.plan import FORMATS
 
 model_app = typer.Typer(no_args_is_help=True, help="Models of this host: pull, list, remove, cut into chunks.")
@@ -62,10 +64,20 @@ def list_models(context: typer.Context, json: Json = False) -> None:
     if json:
         console.print_json({"here": here, "catalogue": known})
         return
-    stored = [(model.name, console.size(model.num_bytes), model.source, str(model.path)) for model in here]
+    stored = [
+        (
+            model.name,
+            console.size(model.num_bytes) if model.path.exists() else "gone",
+            model.source,
+            "" if str(model.path) == model.source else str(model.path),
+        )
+        for model in here
+    ]
     console.out.print(console.table(("model", "size", "source", "path"), stored, title="here", numeric=("size",)))
     others = [(model.name, model.family, model.source) for model in known if not model.pulled]
     console.out.print(console.table(("model", "family", "source"), others, title="catalogue"))
+    for complaint in compose.damaged_models(fleet.models_dir):
+        console.fail(complaint)
 
 
 @model_app.command("rm")
@@ -165,6 +177,7 @@ def place(
     from duckfleet.fleet.placement import PlacementRequest, place_model
 
     fleet = fleet_of(context)
+    fleet.make_state_dir()
     request = PlacementRequest(
         model, known_format(format), parts, replicas, tp, allow_degraded=allow_degraded, max_age_s=max_age * 3600
     )
@@ -189,7 +202,8 @@ def place(
                 tasks[moved.duck.name] = progress.add_task(moved.duck.name, total=moved.to_move_bytes)
             progress.advance(tasks[moved.duck.name], moved.moved_bytes)
 
-        outcome = place_model(fleet, request, prepare_for, report)
+        with held_alone(fleet.state_dir / "placing.lock", refuse_to_place_twice):
+            outcome = place_model(fleet, request, prepare_for, report)
     if json:
         console.print_json(
             {
@@ -225,11 +239,17 @@ def place(
         ]
         columns = ("rank", "duck", "chunks", "holds", "moved", "error")
         console.out.print(console.table(columns, rows, numeric=("rank", "chunks", "holds", "moved")))
-        moved_bytes = sum(result.moved_bytes for result in outcome.results)
-        console.out.print(
-            f"{outcome.plan.model} in {outcome.plan.format} on {outcome.plan.tp} ducks, generation "
-            f"{outcome.generation}: {console.size(moved_bytes)} moved"
-        )
+        moved = console.size(sum(result.moved_bytes for result in outcome.results))
+        what = f"{outcome.plan.model} in {outcome.plan.format} on {outcome.plan.tp} ducks"
+        if outcome.standing:
+            console.out.print(f"{what}, generation {outcome.generation}: {moved} moved")
+        else:
+            failed = " ".join(result.duck.name for result in outcome.results if result.error)
+            console.out.print(
+                f"{what} is not placed, the roster is as it was: {failed} did not get everything ({moved} moved). "
+                f"Next: `duckctl probe {failed}`, then place again; it moves only what is lacking",
+                soft_wrap=True,
+            )
         for missing in outcome.left_out:
             console.note(f"left out: {missing.duck} {missing.reason}")
     if not outcome.standing:
@@ -254,7 +274,6 @@ def evaluate(
     Runs on this host alone, with the kernels of the ducks: they would compute the same bits.
     """
     from duckfleet.fleet import compose
-    from duckfleet.inventory.errors import OperatorError
 
     fleet = fleet_of(context)
     chosen = [known for name in formats.split(",") if (known := known_format(name.strip()))]
@@ -293,6 +312,11 @@ def evaluate(
             numeric=("tokens", "perplexity", "KL mean", "KL max", "same top token"),
         )
     )
+
+
+def refuse_to_place_twice() -> None:
+    """Two at once would send everything twice, and the slower one would decide what stands."""
+    raise OperatorError("another `duckctl place` is under way for this fleet; wait for it, or end it first")
 
 
 def known_format(text: str | None) -> str | None:

@@ -72,6 +72,13 @@ def list_models(models_dir: Path) -> list[ModelOnDisk]:
     return [_on_disk(stored) for stored in ModelStore(models_dir).list()]
 
 
+def damaged_models(models_dir: Path) -> list[str]:
+    """What is wrong with each model that `list_models` had to leave out."""
+    from duckfleet.runtime.model import ModelStore
+
+    return ModelStore(models_dir).damaged()
+
+
 def remove_model(models_dir: Path, model: str) -> ModelOnDisk:
     from duckfleet.runtime.model import ModelStore
 

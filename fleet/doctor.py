@@ -21,6 +21,7 @@ from duckfleet.inventory.site import Domain, Site
 GOOD, WARNING, BAD, UNKNOWN = "good", "warning", "bad", "unknown"
 WANTED_RMEM_BYTES = 4 << 20
 WANTED_FREE_BYTES = 2 << 30
+LEAST_FREE_BYTES = 16 << 20  # the store and its log grow too
 # What runs without these: the scalar kernels, at a small part of the speed.
 CPU_FLAGS = ("avx2", "fma", "f16c")
 # Without these the data plane's tags are ChaCha20-Poly1305, which costs more.
@@ -92,7 +93,7 @@ def _clock(fleet: FleetContext) -> Iterator[Finding]:
     try:
         events = fleet.store.events(limit=1)
     except DuckfleetError as error:
-        yield Finding("store", BAD, str(error), "choose a state directory that you may write to: --state DIR")
+        yield Finding("store", BAD, str(error))
         return
     yield Finding("store", GOOD, fleet.store.url)
     built_s = Path(__file__).stat().st_mtime
@@ -111,7 +112,7 @@ def _state(fleet: FleetContext) -> Iterator[Finding]:
         yield Finding("state directory", BAD, f"{folder} cannot be written", "choose another: --state DIR")
         return
     free = shutil.disk_usage(folder).free
-    verdict = GOOD if free >= WANTED_FREE_BYTES else WARNING
+    verdict = GOOD if free >= WANTED_FREE_BYTES else WARNING if free >= LEAST_FREE_BYTES else BAD
     fix = "" if verdict == GOOD else "make room: a prepared model is as large as its weights"
     yield Finding("state directory", verdict, f"{folder}, {free / 2**30:.1f} GiB free", fix)
 
@@ -126,7 +127,7 @@ def _keys(fleet: FleetContext) -> Iterator[Finding]:
         keys = fleet.keys
         assert keys is not None
     except DuckfleetError as error:
-        yield Finding("keys", BAD, str(error), "duckctl init")
+        yield Finding("keys", BAD, str(error))
         return
     for file in key_files(fleet.keys_dir):
         if not file.is_safe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,10 +90,21 @@ def place_one(
                     try:
                         client.put_chunk(chunk.digest, content, lambda sent: report(Moved(duck, to_move_bytes, sent)))
                         break
-                    except ChunkDigestMismatch:  # spoilt on its way: the duck threw it away, so send it again
-                        if attempt == TRIES_A_CHUNK - 1:
+                    except ChunkDigestMismatch as error:
+                        if hashlib.blake2b(content, digest_size=32).hexdigest() != chunk.digest:
+                            raise _spoilt_here(duck, chunk, chunks_dir) from error
+                        if attempt == TRIES_A_CHUNK - 1:  # spoilt on its way: the duck threw it away, so send it again
                             raise
     return PlacementResult(duck, rank, len(wanted), total_bytes, to_move_bytes)
+
+
+def _spoilt_here(duck: Duck, chunk: Chunk, chunks_dir: Path) -> MachineError:
+    """Remove a chunk of which this host's own copy is damaged, so that it is made again."""
+    (chunks_dir / chunk.digest).unlink(missing_ok=True)
+    return MachineError(
+        f"duck {duck.name} lacks chunk {chunk.digest[:12]}…, and this host's copy of it in {chunks_dir} was damaged: "
+        "it is removed now, `duckctl place` again makes it anew"
+    )
 
 
 def _wanted(plan: ShardPlan, rank: int) -> Mapping[str, Chunk]:

@@ -170,15 +170,15 @@ def lab_status(folder: Path) -> LabStatus | None:
     """What is there of a process lab in `folder`, alive or crashed; None: nothing."""
     try:
         lab = json.loads((folder / "lab.json").read_text())
+        ducks = tuple(
+            LabDuckStatus(duck["name"], duck["mac"], duck["address"], _alive(folder / f"{duck['name']}.pid.json"))
+            for duck in lab["ducks"]
+        )
+        return LabStatus(lab["lab_id"], lab["kind"], _alive(folder / "relay.pid.json"), ducks)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise OperatorError(f"{folder / 'lab.json'} is damaged ({error}); `duckctl lab down` cleans up") from error
-    ducks = tuple(
-        LabDuckStatus(duck["name"], duck["mac"], duck["address"], _alive(folder / f"{duck['name']}.pid.json"))
-        for duck in lab["ducks"]
-    )
-    return LabStatus(lab["lab_id"], lab["kind"], _alive(folder / "relay.pid.json"), ducks)
 
 
 def lab_down(folder: Path) -> int:
@@ -196,7 +196,15 @@ def lab_down(folder: Path) -> int:
             ended += process.end(grace_s=2.0)
     for process in processes_of_lab(folder):
         ended += process.end(grace_s=1.0)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass  # another `lab down` was quicker
+    except OSError as error:
+        raise OperatorError(
+            f"the lab's processes are ended, but {error.filename or folder} cannot be removed: {error.strerror}; "
+            "remove it yourself, then `duckctl lab down` again"
+        ) from error
     return ended
 
 

@@ -77,13 +77,20 @@ def mapped_errors(url: str) -> Iterator[None]:
         raise StoreError(f"store {shown(url)}: {error}") from error
 
 
+_DAMAGED = (
+    "; the file is damaged: move it aside and bring back a copy, or go on without (its log and measurements are lost; "
+    "`duckctl wake`, `probe` and `place` fill a new one)"
+)
+
+
 def _advice(cause: str) -> str:
     for sign, advice in (
         ("readonly", "; use a state directory you may write to (--state)"),
         ("unable to open", "; use a state directory you may write to (--state)"),
         ("disk is full", "; make room"),
-        ("malformed", "; the file is damaged: move it aside and bring back a copy"),
-        ("not a database", "; the file is damaged: move it aside and bring back a copy"),
+        ("disk I/O error", "; make room there, or look at `dmesg` when there is"),
+        ("malformed", _DAMAGED),
+        ("not a database", _DAMAGED),
         ("locked", "; another program has held it for half a minute"),
         ("refused", "; is the PostgreSQL server running?"),
     ):

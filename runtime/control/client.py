@@ -27,7 +27,8 @@ from .records import Assignment, Identity, SessionConfig
 
 _PIECE_BYTES = MAX_CONTROL_PAYLOAD - 4096
 _PROBE_TIMEOUT_S = 30.0
-_CHUNK_END_TIMEOUT_S = 120.0  # the duck hashes and packs up to 256 MB before it answers
+_CHUNK_END_S = 20.0  # and the time to hash and pack the chunk, on a duck that has better things to do
+_CHUNK_END_BYTES_PER_S = 4e6
 
 Progress = Callable[[int], None]  # bytes sent since the last call
 
@@ -91,7 +92,12 @@ class ControlClient:
             )
             if progress is not None:
                 progress(len(piece))
-        self._request(ControlType.CHUNK_END, b"", ControlType.OK, max(self._timeout_s, _CHUNK_END_TIMEOUT_S))
+        self._request(
+            ControlType.CHUNK_END,
+            b"",
+            ControlType.OK,
+            self._timeout_s + _CHUNK_END_S + len(view) / _CHUNK_END_BYTES_PER_S,
+        )
 
     def drop_chunk(self, digest: str) -> None:
         """Forget a chunk. Raises `ChunkInUse` when it is assigned."""

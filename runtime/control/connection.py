@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import time
@@ -25,7 +26,9 @@ from duckfleet.runtime.wire import (
 )
 from duckfleet.runtime.wire.handshake import MAX_SEALED_BYTES, HandshakeFailed, HostHandshake, SealError, SecretStream
 
-from .errors import ProtocolVersionMismatch, ProtocolViolation, error_from
+from .errors import HostNetworkDown, ProtocolVersionMismatch, ProtocolViolation, error_from
+
+_NO_NETWORK_HERE = (errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 
 
 class ControlConnection:
@@ -144,6 +147,11 @@ class ControlConnection:
         except TimeoutError as error:
             raise DuckLost(f"duck {self._duck} did not answer on its control port in time") from error
         except OSError as error:
+            if error.errno in _NO_NETWORK_HERE:
+                raise HostNetworkDown(
+                    f"duck {self._duck} cannot be reached from this host: {error.strerror}; `duckctl doctor` looks at "
+                    "its interfaces"
+                ) from error
             raise DuckLost(f"duck {self._duck}: control connection failed: {error.strerror or error}") from error
         except WireFormatError as error:
             raise ProtocolViolation(f"duck {self._duck} sent a malformed frame: {error}") from error

