@@ -23,6 +23,7 @@ BENCHES = {
     "kernels": "duckfleet.fp9_kernels.bench",
     "layer": "duckfleet.runtime.bench.layer",
     "fabric": "duckfleet.runtime.fabric.bench",
+    "plan": "duckfleet.runtime.planner.bench",
     "decode": "duckfleet.fleet.bench.decode",
     "boot": "duckfleet.fleet.bench.boot",
 }

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 
-from duckfleet.inventory.plan import FORMATS, MAX_PARTS, Section, ShardPlan
+from duckfleet.inventory.plan import FORMATS, MAX_PARTS, Chunk, Section, ShardPlan
 
-from .shape import ModelShape
+from .shape import FfnShape, ModelShape
 
 
 def check(
@@ -46,57 +47,80 @@ def _chunks(plan: ShardPlan) -> list[str]:
     keys = [(c.layer, c.slice, c.part, c.sections[0].expert if c.sections else -1) for c in plan.chunks]
     if keys != sorted(set(keys)):
         wrong.append("chunks are not in canonical order, or two are the same")
+    looked_at: dict[int, tuple[list[str], int]] = {}  # layers share sections: each tuple of them is counted once
     for i, c in enumerate(plan.chunks):
         if not (0 <= c.layer < plan.num_layers and 0 <= c.slice < plan.tp and 0 <= c.part < plan.parts_per_slice):
             wrong.append(f"chunk {i} is outside the plan: layer {c.layer}, slice {c.slice}, part {c.part}")
-        if not c.sections:
-            wrong.append(f"chunk {i} is empty")
-        experts = [s.expert for s in c.sections]
-        if experts != sorted(set(experts)):
-            wrong.append(f"chunk {i}: its experts do not ascend")
-        if any(s.num_cols <= 0 or s.num_cols % 16 or s.col0 % 16 for s in c.sections):
-            wrong.append(f"chunk {i} is not made of units of 16 columns")
-        expected = _bytes(c.sections, plan.hidden, plan.format)
+        if id(c.sections) not in looked_at:
+            looked_at[id(c.sections)] = _sections(c.sections), _bytes(c.sections, plan.hidden, plan.format)
+        faults, expected = looked_at[id(c.sections)]
+        wrong += [f"chunk {i}{fault}" for fault in faults]
         if c.num_bytes != expected:
             wrong.append(f"chunk {i} says {c.num_bytes} bytes, its content makes {expected}")
     return wrong
 
 
+def _sections(sections: tuple[Section, ...]) -> list[str]:
+    faults = [] if sections else [" is empty"]
+    experts = [s.expert for s in sections]
+    if experts != sorted(set(experts)):
+        faults.append(": its experts do not ascend")
+    if any(s.num_cols <= 0 or s.num_cols % 16 or s.col0 % 16 for s in sections):
+        faults.append(" is not made of units of 16 columns")
+    return faults
+
+
 def _bytes(sections: tuple[Section, ...], hidden: int, format: str) -> int:
-    total = 64
-    for s in sections:
-        tile_cols = len({col // 128 for col in range(s.col0, s.col0 + s.num_cols)})
-        scales = 4 * tile_cols * len(range(0, hidden, 128))
-        weights = s.num_cols * hidden
-        per_matrix = {
-            "f32": weights * 4,
-            "bf16": weights * 2,
-            "e4m3": weights + scales,
-            "fp9": weights * 9 // 8 + scales,
-        }
-        total += 16 + 3 * per_matrix[format]
-    return total
+    return 64 + sum(_bytes_of(s.col0 % 128, s.num_cols, hidden, format) for s in sections)
+
+
+@cache
+def _bytes_of(first: int, num_cols: int, hidden: int, format: str) -> int:
+    """Logical bytes of a section that begins `first` columns into a tile."""
+    tile_cols = len({col // 128 for col in range(first, first + num_cols)})
+    scales = 4 * tile_cols * len(range(0, hidden, 128))
+    weights = num_cols * hidden
+    per_matrix = {
+        "f32": weights * 4,
+        "bf16": weights * 2,
+        "e4m3": weights + scales,
+        "fp9": weights * 9 // 8 + scales,
+    }
+    return 16 + 3 * per_matrix[format]
 
 
 def _coverage(plan: ShardPlan, shape: ModelShape) -> list[str]:
     """Every column of every expert exactly once, slices and parts in the order of the columns."""
-    wrong = []
-    pieces = defaultdict(list)
+    of_layer: dict[int, list[Chunk]] = defaultdict(list)
     for c in plan.chunks:
-        for s in c.sections:
-            pieces[c.layer, s.expert].append((c.slice, c.part, s.col0, s.num_cols))
+        of_layer[c.layer].append(c)
+    wrong = []
+    looked_at: dict[object, list[str]] = {}  # layers of one kind that are laid out alike
     for layer, ffn in enumerate(shape.layers):
-        for expert, num_cols in ffn.experts:
-            expected = 0
-            for _, _, col0, cols in sorted(pieces.pop((layer, expert), [])):
-                if col0 != expected:
-                    wrong.append(f"layer {layer} expert {expert}: columns from {expected} to {col0} are amiss")
-                expected = col0 + cols
-            padded = (num_cols + 15) // 16 * 16
-            if expected != padded:
-                wrong.append(f"layer {layer} expert {expert}: columns end at {expected}, not {padded}")
-    wrong += [f"layer {layer} has no expert {expert}" for layer, expert in pieces]
+        chunks = of_layer.pop(layer, [])
+        alike = (ffn, tuple((c.slice, c.part, id(c.sections)) for c in chunks))
+        if alike not in looked_at:
+            looked_at[alike] = _columns(chunks, ffn)
+        wrong += [f"layer {layer} {fault}" for fault in looked_at[alike]]
     return wrong
+
+
+def _columns(chunks: list[Chunk], ffn: FfnShape) -> list[str]:
+    pieces = defaultdict(list)
+    for c in chunks:
+        for s in c.sections:
+            pieces[s.expert].append((c.slice, c.part, s.col0, s.num_cols))
+    wrong = []
+    for expert, num_cols in ffn.experts:
+        expected = 0
+        for _, _, col0, cols in sorted(pieces.pop(expert, [])):
+            if col0 != expected:
+                wrong.append(f"expert {expert}: columns from {expected} to {col0} are amiss")
+            expected = col0 + cols
+        padded = (num_cols + 15) // 16 * 16
+        if expected != padded:
+            wrong.append(f"expert {expert}: columns end at {expected}, not {padded}")
+    return [*wrong, *(f"has no expert {expert}" for expert in pieces)]
 
 
 def _holders(plan: ShardPlan) -> list[str]:
@@ -134,7 +158,11 @@ def _rooms(plan: ShardPlan, room_bytes: Sequence[int]) -> list[str]:
     wrong = []
     if len(room_bytes) != len(plan.holders):
         wrong.append(f"{len(room_bytes)} rooms for {len(plan.holders)} holders")
-    packed = [_packed_bytes(c.sections, plan.hidden, plan.format) for c in plan.chunks]
+    counted: dict[int, int] = {}
+    for c in plan.chunks:
+        if id(c.sections) not in counted:
+            counted[id(c.sections)] = _packed_bytes(c.sections, plan.hidden, plan.format)
+    packed = [counted[id(c.sections)] for c in plan.chunks]
     for holder, (held, room) in enumerate(zip(plan.holders, room_bytes, strict=False)):
         taken = sum(packed[i] for i in held)
         if taken > room:
@@ -143,18 +171,22 @@ def _rooms(plan: ShardPlan, room_bytes: Sequence[int]) -> list[str]:
 
 
 def _packed_bytes(sections: tuple[Section, ...], hidden: int, format: str) -> int:
-    """As docs/formats.md tells the packed form: panels of 16 rows and blocks of 16 columns, scales by group of 3."""
     total = (64 + 16 * len(sections) + 63) // 64 * 64
-    panels_of_hidden = (hidden + 15) // 16
-    bytes_of_block = {"f32": 1024, "bf16": 512, "e4m3": 256, "fp9": 288}[format]
-    for s in sections:
-        units = s.num_cols // 16
-        total += 3 * units * panels_of_hidden * bytes_of_block
-        if format in ("e4m3", "fp9"):
-            tiles = len({col // 128 for col in range(s.col0, s.col0 + s.num_cols, 16)})
-            for groups, along in (((2 * units + 2) // 3, (hidden + 127) // 128), ((panels_of_hidden + 2) // 3, tiles)):
-                total += (16 * groups * along + 63) // 64 * 64
+    total += sum(_packed_bytes_of(s.col0 % 128, s.num_cols, hidden, format) for s in sections)
     return (total + 4095) // 4096 * 4096
+
+
+@cache
+def _packed_bytes_of(first: int, num_cols: int, hidden: int, format: str) -> int:
+    """As docs/formats.md tells the packed form: panels of 16 rows and blocks of 16 columns, scales by group of 3."""
+    panels_of_hidden = (hidden + 15) // 16
+    units = num_cols // 16
+    total = 3 * units * panels_of_hidden * {"f32": 1024, "bf16": 512, "e4m3": 256, "fp9": 288}[format]
+    if format in ("e4m3", "fp9"):
+        tiles = len({col // 128 for col in range(first, first + num_cols, 16)})
+        for groups, along in (((2 * units + 2) // 3, (hidden + 127) // 128), ((panels_of_hidden + 2) // 3, tiles)):
+            total += (16 * groups * along + 63) // 64 * 64
+    return total
 
 
 def _balance(plan: ShardPlan, even: bool) -> list[str]:

@@ -7,14 +7,17 @@ a rank's columns are contiguous, ranks in order; its units are dealt to the part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from duckfleet.inventory.plan import FORMATS, MAX_PARTS, UNIT_COLUMNS, Chunk, Section, ShardPlan
+import numpy as np
+
+from duckfleet.inventory.plan import FORMATS, MAX_PARTS, Chunk, Section, ShardPlan
 
 from .deal import Deal, deal
+from .section_pool import SectionPool
 from .shape import FfnShape, ModelShape, units
-from .sizes import CHUNK_HEADER_BYTES, section_bytes
+from .sizes import CHUNK_HEADER_BYTES
 
 MAX_TP = 64
 # A chunk is what is sent, checked and sent again as one piece: small enough to retry, large enough to stream.
@@ -57,6 +60,7 @@ def cut(
     ranks = deal([1.0] * tp if weights is None else weights)
 
     layouts: dict[tuple[FfnShape, int, tuple[int, ...]], list[_Piece]] = {}
+    sections: dict[FfnShape, SectionPool] = {}
     chunks: list[Chunk] = []
     holders: list[list[int]] = [[] for _ in range(tp)]
     num_dealt = 0
@@ -65,10 +69,8 @@ def cut(
         key = (ffn, num_dealt % ranks.length, phases)
         pieces = layouts.get(key)
         if pieces is None:
-            pieces = _layout(
-                ffn, ranks, num_dealt, parts, lambda s: section_bytes(s, shape.hidden, format), max_chunk_bytes
-            )
-            layouts[key] = pieces
+            pool = sections.setdefault(ffn, SectionPool(ffn, shape.hidden, format))
+            pieces = layouts[key] = _layout(pool, ranks, num_dealt, parts, max_chunk_bytes)
         for piece in pieces:
             holders[piece.slice].append(len(chunks))
             chunks.append(Chunk(layer, piece.slice, piece.part, piece.sections, piece.num_bytes))
@@ -88,44 +90,34 @@ def cut(
     )
 
 
-def _layout(
-    ffn: FfnShape, ranks: Deal, num_dealt: int, parts: int, bytes_of: Callable[[Section], int], max_chunk_bytes: int
-) -> list[_Piece]:
+def _layout(pool: SectionPool, ranks: Deal, num_dealt: int, parts: int, max_chunk_bytes: int) -> list[_Piece]:
     """The chunks of one layer, in canonical order; `num_dealt` units went before it."""
     tp = len(ranks.prefix)
-    held: list[list[list[Section]]] = [[[] for _ in range(parts)] for _ in range(tp)]
-    before = [ranks.dealt(r, num_dealt) for r in range(tp)]
-    for expert, num_cols in ffn.experts:
-        num_dealt += units(num_cols)
-        col0 = 0
-        for rank in range(tp):
-            after = ranks.dealt(rank, num_dealt)
-            for part in range(parts):
-                cols = UNIT_COLUMNS * (_turns(part, parts, after) - _turns(part, parts, before[rank]))
-                if cols:
-                    held[rank][part].append(Section(expert, col0, cols))
-                    col0 += cols
-            before[rank] = after
+    moments = num_dealt + np.concatenate(([0], np.cumsum(pool.units)))  # [experts + 1]
+    cycles, rest = np.divmod(moments, ranks.length)
+    prefix = np.array(ranks.prefix, dtype=np.int64)
+    dealt = cycles * prefix[:, -1:] + prefix[:, rest]  # [tp, experts + 1]
+    # How many of a slice's first units fall to each part, in plain rotation.
+    turns = (dealt[:, None, :] + np.arange(parts - 1, -1, -1)[None, :, None]) // parts
+    taken = np.diff(turns, axis=2).reshape(tp * parts, -1)  # [slices x parts, experts] units
+    first = np.cumsum(taken, axis=0) - taken
+    sizes = pool.section_bytes(first, taken)
     pieces: list[_Piece] = []
-    for rank in range(tp):
-        for part in range(parts):
-            group: list[Section] = []
-            num_bytes = CHUNK_HEADER_BYTES
-            for section in held[rank][part]:
-                size = bytes_of(section)
-                if group and num_bytes + size > max_chunk_bytes:
-                    pieces.append(_Piece(rank, part, tuple(group), num_bytes))
-                    group, num_bytes = [], CHUNK_HEADER_BYTES
-                group.append(section)
-                num_bytes += size
-            if group:
-                pieces.append(_Piece(rank, part, tuple(group), num_bytes))
+    for place in range(tp * parts):
+        (experts,) = taken[place].nonzero()
+        if not experts.size:
+            continue
+        sections = pool.sections(experts, first[place, experts], taken[place, experts])
+        ends = np.cumsum(sizes[place, experts])
+        begin = 0
+        while begin < len(sections):
+            before = int(ends[begin - 1]) if begin else 0
+            room = max_chunk_bytes - CHUNK_HEADER_BYTES + before
+            end = max(begin + 1, int(np.searchsorted(ends, room, side="right")))
+            num_bytes = CHUNK_HEADER_BYTES + int(ends[end - 1]) - before
+            pieces.append(_Piece(place // parts, place % parts, tuple(sections[begin:end]), num_bytes))
+            begin = end
     return pieces
-
-
-def _turns(part: int, parts: int, num_units: int) -> int:
-    """How many of a slice's first `num_units` units fall to `part`, in plain rotation."""
-    return (num_units + parts - 1 - part) // parts
 
 
 def fill_digests(plan: ShardPlan, digests: Sequence[str], model_digest: str) -> ShardPlan:

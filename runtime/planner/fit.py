@@ -9,12 +9,19 @@ from duckfleet.inventory.plan import ShardPlan
 from .sizes import packed_chunk_bytes
 
 
+def packed_bytes(plan: ShardPlan) -> list[int]:
+    """Memory that each chunk takes in a duck."""
+    counted: dict[int, int] = {}  # layers share sections: each tuple of them is counted once
+    for c in plan.chunks:
+        if id(c.sections) not in counted:
+            counted[id(c.sections)] = packed_chunk_bytes(c.sections, plan.hidden, plan.format)
+    return [counted[id(c.sections)] for c in plan.chunks]
+
+
 def held_bytes(plan: ShardPlan) -> list[int]:
-    """Memory that each holder's packed chunks take: ranks, then spares."""
-    return [
-        sum(packed_chunk_bytes(plan.chunks[i].sections, plan.hidden, plan.format) for i in held)
-        for held in plan.holders
-    ]
+    """Memory that each holder's chunks take: ranks, then spares."""
+    packed = packed_bytes(plan)
+    return [sum(packed[i] for i in held) for held in plan.holders]
 
 
 def shortfall(plan: ShardPlan, room_bytes: Mapping[str, int]) -> str:

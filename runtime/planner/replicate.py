@@ -15,7 +15,7 @@ from itertools import groupby
 
 from duckfleet.inventory.plan import ShardPlan
 
-from .sizes import packed_chunk_bytes
+from .fit import packed_bytes
 
 
 def replicate(plan: ShardPlan, room_bytes: Sequence[int], *, fraction: float = 1.0) -> ShardPlan:
@@ -55,11 +55,11 @@ def replicate(plan: ShardPlan, room_bytes: Sequence[int], *, fraction: float = 1
 def _parts(plan: ShardPlan) -> dict[tuple[int, int, int], tuple[list[int], int]]:
     """(layer, slice, part) -> its chunks and their packed bytes, by layer, then part, then slice."""
     found: dict[tuple[int, int, int], tuple[list[int], int]] = {}
+    packed = packed_bytes(plan)
     numbered = enumerate(plan.chunks)
     for key, group in groupby(numbered, key=lambda item: (item[1].layer, item[1].slice, item[1].part)):
-        chunks = list(group)
-        num_bytes = sum(packed_chunk_bytes(c.sections, plan.hidden, plan.format) for _, c in chunks)
-        found[key] = ([index for index, _ in chunks], num_bytes)
+        chunks = [index for index, _ in group]
+        found[key] = (chunks, sum(packed[index] for index in chunks))
     return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])))
 
 

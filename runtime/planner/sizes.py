@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 
 from duckfleet.inventory.plan import FORMATS, Section
 
@@ -51,7 +51,7 @@ def packed_chunk_bytes(sections: Iterable[Section], hidden: int, format: str) ->
     return _aligned(packed, _PAGE_BYTES)
 
 
-@lru_cache(maxsize=4096)
+@cache
 def _packed_section_bytes(first: int, num_cols: int, hidden: int, format: str) -> int:
     padded_hidden = _aligned(hidden, _PANEL)
     streams = 3 * num_cols * padded_hidden * _BITS[format] // 8
