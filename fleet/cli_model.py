@@ -173,6 +173,7 @@ def place(
     and placing after a stop goes on where it stopped. Exit code 3 when a duck did not get everything.
     """
     from duckfleet.fleet import compose
+    from duckfleet.fleet.announcement import running_server
     from duckfleet.fleet.cli import EXIT_SOME_DUCKS
     from duckfleet.fleet.placement import PlacementRequest, place_model
 
@@ -250,6 +251,9 @@ def place(
                 f"Next: `duckctl probe {failed}`, then place again; it moves only what is lacking",
                 soft_wrap=True,
             )
+        server = running_server(fleet.state_dir)
+        if server is not None and outcome.standing:
+            console.note(f"the server at {server.url} goes on with what it began with; restart it to serve this")
         for missing in outcome.left_out:
             console.note(f"left out: {missing.duck} {missing.reason}")
     if not outcome.standing:

@@ -94,8 +94,13 @@ def place_model(
         make_current(fleet.rosters_dir, generation)
         for result in results:
             taken = {"generation": generation, "rank": result.rank, "moved_bytes": result.moved_bytes}
-            store.transition(result.duck, "placed", {"model": plan.model, **taken}, lifecycle.next_state)
+            store.transition(result.duck, "placed", {"model": plan.model, **taken}, _where_it_is_listed)
     return PlacementOutcome(plan, generation, standing, tuple(results), mustered.missing)
+
+
+def _where_it_is_listed(state: str, event: str) -> str:
+    """A duck that serves, or that fell silent meanwhile, stays what it is: it holds its chunks all the same."""
+    return lifecycle.next_state(state, event) if lifecycle.is_listed(state, event) else state
 
 
 def _seen_generation(fleet: FleetContext, ducks: tuple[Duck, ...]) -> int:

@@ -14,6 +14,9 @@ using wire::DropReason;
 
 constexpr float kLatencyWeight = 0.125F;  // of the newest sample, as in RFC 6298
 
+// A duck asks for one request at most 12 times of its own accord (docs/wire.md), and once for each time we asked it.
+constexpr std::uint64_t kNacksARequest = 16;
+
 wire::DatagramKey make_key(wire::TagAlgorithm algorithm, const KeyBytes& bytes, const std::string& domain) {
   auto key = wire::DatagramKey::create(algorithm, bytes);
   if (!key) throw std::invalid_argument("domain " + domain + ": this CPU cannot make tags of the session's algorithm");
@@ -139,9 +142,12 @@ void DomainProtocol::end(unsigned lane_index) {
   num_due_ -= lane.extras.size() - lane.next_extra;
   lane.extras.clear();
   lane.next_extra = 0;
-  for (Resend& r : lane.resends) {
+  for (std::size_t d = 0; d < lane.resends.size(); ++d) {
+    Resend& r = lane.resends[d];
     if (r.num_ranges > 0) --num_due_;
     r.num_ranges = 0;
+    r.spent_bytes = 0;
+    r.probes_before = duck_counters_[d].probes;
   }
   for (VectorState& s : lane.states) {
     if (s.probe_due) --num_due_;
@@ -397,24 +403,47 @@ void DomainProtocol::on_nack(const Accepted& in, std::uint64_t now_us) {
   Resend& r = lane.resends[in.duck];
   const bool was_due = r.num_ranges > 0;
   std::size_t count = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t covered = 0;  // ranges ascend: what is below was asked for already, and is sent once
   const std::size_t num_ranges = in.payload.size() / sizeof(wire::Range);
   for (std::size_t i = 0; i < num_ranges; ++i) {
     wire::Range range;
     std::memcpy(&range, in.payload.data() + i * sizeof range, sizeof range);
     if (range.bytes == 0 || range.offset >= total) continue;
     // Whole units, as fragments must be cut.
-    const std::uint32_t begin = range.offset / wire::kFragmentUnitBytes * wire::kFragmentUnitBytes;
+    const std::uint32_t begin =
+        std::max(covered, range.offset / wire::kFragmentUnitBytes * wire::kFragmentUnitBytes);
     std::uint32_t end = range.bytes < total - range.offset ? range.offset + range.bytes : total;
     end = std::min(total, (end + wire::kFragmentUnitBytes - 1) / wire::kFragmentUnitBytes * wire::kFragmentUnitBytes);
-    r.ranges[count++] = {begin, end - begin};
+    if (begin >= end) continue;
+    covered = end;
+    bytes += end - begin;
+    if (count > 0 && r.ranges[count - 1].offset + r.ranges[count - 1].bytes == begin) {
+      r.ranges[count - 1].bytes += end - begin;
+    } else {
+      r.ranges[count++] = {begin, end - begin};
+    }
   }
-  if (num_ranges == 0) r.ranges[count++] = {0, total};
+  if (num_ranges == 0) {
+    r.ranges[count++] = {0, total};
+    bytes = total;
+  }
   if (count == 0) {
     if (was_due) --num_due_;
     r.num_ranges = 0;
     count_drop(DropReason::kBadLength);
     return;
   }
+  const auto num_requests = 1 + std::ranges::count(lane.extras, in.duck, &Extra::duck);
+  const std::uint64_t nacks =
+      kNacksARequest * static_cast<std::uint64_t>(num_requests) + duck_counters_[in.duck].probes - r.probes_before;
+  if (r.spent_bytes + bytes > nacks * total) {  // a broken duck must not turn its small datagrams into our large ones
+    if (was_due) --num_due_;
+    r.num_ranges = 0;
+    count_drop(DropReason::kRateLimited);
+    return;
+  }
+  r.spent_bytes += bytes;
   // A duck names the request itself, or (when it has nothing of it) the vector that it was asked for.
   const bool own = in.header.slice == wire::kAsAssigned || in.header.part == wire::kWholeSlice;
   const Extra* const extra = own ? nullptr : find_extra(lane, in.duck, in.header.slice);

@@ -132,6 +132,8 @@ class DomainProtocol {
     std::size_t num_ranges = 0;  // 0: nothing due
     std::size_t next_range = 0;
     std::uint32_t next_offset = 0;
+    std::uint64_t spent_bytes = 0;    // asked for by all nacks of this request
+    std::uint64_t probes_before = 0;  // times the duck was asked before this request
     std::uint16_t slice = wire::kAsAssigned;  // which of its requests
     std::uint8_t part_mask = 0;
   };

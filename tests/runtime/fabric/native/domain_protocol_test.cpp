@@ -247,6 +247,44 @@ void a_duck_that_asks_gets_what_it_lacks() {
   CHECK(report.size() == 2 && report[0].heard == Heard::kNothing && report[1].heard == Heard::kAskedAgain);
 }
 
+void a_broken_duck_does_not_make_us_send_without_end() {
+  World w(2, 64);
+  w.open();
+  w.begin(0, 1, 0, 3);
+  wire::DataHeader h;
+  std::memcpy(&h, w.due()[0].data, sizeof h);
+  const std::uint32_t total = h.message_bytes;
+  const auto resent_bytes = [&](const std::vector<wire::Range>& ranges) {
+    w.deliver(1, w.ducks[1].nack(h, ranges));
+    std::uint64_t bytes = 0;
+    for (auto due = w.due(); !due.empty(); due = w.due()) {
+      for (const OutDatagram& d : due) bytes += d.bytes - sizeof(wire::DataHeader);
+    }
+    return bytes;
+  };
+  // The same range over and over in one nack, and ranges that overlap: each byte once.
+  CHECK(resent_bytes(std::vector<wire::Range>(wire::kMaxNackRanges, wire::Range{0, wire::kRestOfMessage})) == total);
+  std::vector<wire::Range> overlapping;
+  for (std::uint32_t at = 0; at < total; at += 8) overlapping.push_back({at, 200});
+  overlapping.resize(std::min<std::size_t>(overlapping.size(), wire::kMaxNackRanges));
+  CHECK(resent_bytes(overlapping) <= total);
+  // Nack upon nack: no more than a duck may send for one request.
+  std::uint64_t sum = 2 * std::uint64_t{total};
+  for (int i = 0; i < 1000; ++i) sum += resent_bytes({{0, wire::kRestOfMessage}});
+  CHECK(sum <= 16 * std::uint64_t{total});
+  CHECK(w.drops(DropReason::kRateLimited) > 900);
+  CHECK(!w.protocol->has_due());
+  // Asked by us, it may answer once more; and the next request begins anew.
+  w.now = w.protocol->next_time_us();
+  w.protocol->on_time(w.now);
+  CHECK(!w.due().empty());
+  CHECK(resent_bytes({{0, wire::kRestOfMessage}}) == total);
+  CHECK(resent_bytes({{0, wire::kRestOfMessage}}) == 0);
+  w.begin(0, 1, 0, 3);
+  std::memcpy(&h, w.due()[0].data, sizeof h);
+  CHECK(resent_bytes({{0, wire::kRestOfMessage}}) == total);
+}
+
 void busy_ducks_are_left_alone_for_a_while() {
   World w(1);
   w.open();
@@ -387,6 +425,7 @@ int main() {
   for (unsigned seed = 0; seed < 20; ++seed) lost_datagrams_are_asked_for(seed);
   asking_backs_off();
   a_duck_that_asks_gets_what_it_lacks();
+  a_broken_duck_does_not_make_us_send_without_end();
   busy_ducks_are_left_alone_for_a_while();
   what_does_not_belong_is_counted_and_dropped();
   for (unsigned seed = 0; seed < 20; ++seed) parts_can_be_computed_by_others(seed == 0 ? 0 : 30, seed);
