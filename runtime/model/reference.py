@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from duckfleet.runtime.decoder.tensor_names import ffn_tensors
+from duckfleet.runtime.decoder.tensor_names import ffn_tensors, layer_prefix
 
 from .checkpoint import Checkpoint
 from .quantization import to_format
@@ -26,8 +26,14 @@ def reference_model(checkpoint: Checkpoint, format: str | None = None) -> Any:
 
     raw = {k: v for k, v in checkpoint.raw_config.items() if k not in ("model_type", "quantization_config")}
     config = AutoConfig.for_model(checkpoint.raw_config["model_type"], **raw)
-    rounded = set(ffn_tensors(checkpoint.config)) if format else set()
-    weights = {n: torch.from_numpy(_read(checkpoint, n, format if n in rounded else None)) for n in checkpoint.tensors}
+    decoder = checkpoint.config
+    mtp = tuple(layer_prefix(i) for i in range(decoder.num_layers, len(decoder.all_layers)))  # not in transformers
+    rounded = set(ffn_tensors(decoder)) if format else set()
+    weights = {
+        n: torch.from_numpy(_read(checkpoint, n, format if n in rounded else None))
+        for n in checkpoint.tensors
+        if not n.startswith(mtp)
+    }
     architecture = AutoModelForCausalLM._model_mapping[type(config)]
     model, report = architecture.from_pretrained(
         None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 COMMON: dict[str, Any] = {
@@ -78,6 +79,21 @@ def save(model: Any, folder: Path, **kwargs: Any) -> Path:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     model.save_pretrained(folder, **kwargs)
     return folder
+
+
+def add_mtp_layer(folder: Path, num_layers: int, hidden: int) -> dict[str, torch.Tensor]:
+    """Give a checkpoint of one file a layer for multi-token prediction, as published; returns all its tensors."""
+    tensors = load_file(folder / "model.safetensors")
+    last, mtp = f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers}."
+    tensors.update({n.replace(last, mtp): t.clone() for n, t in list(tensors.items()) if n.startswith(last)})
+    tensors[f"{mtp}enorm.weight"] = torch.ones(hidden)
+    tensors[f"{mtp}hnorm.weight"] = torch.full((hidden,), 2.0)
+    tensors[f"{mtp}eh_proj.weight"] = torch.randn(hidden, 2 * hidden)
+    tensors[f"{mtp}shared_head.norm.weight"] = torch.ones(hidden)
+    tensors[f"{mtp}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{mtp}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
 
 
 @torch.inference_mode()

@@ -2,14 +2,23 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import DeepseekV3Config, DeepseekV32Config
 
 from duckfleet.runtime.fabric import LocalFabric
 from duckfleet.runtime.model import BadCheckpoint, Checkpoint, ChunkStore, load_decoder, prepare
 from duckfleet.runtime.model.convert import convert_to_fp8
 from duckfleet.runtime.model.reference import reference_model
-from tests.runtime.tiny_models import DEEPSEEK, DEEPSEEK_YARN, INDEXER, logits_of, random_model, random_tokens, save
+from tests.runtime.tiny_models import (
+    DEEPSEEK,
+    DEEPSEEK_YARN,
+    INDEXER,
+    add_mtp_layer,
+    logits_of,
+    random_model,
+    random_tokens,
+    save,
+)
 
 CONFIGS = {
     "v3": DeepseekV3Config(**DEEPSEEK, rope_parameters=dict(DEEPSEEK_YARN)),
@@ -23,20 +32,6 @@ def folder(request, tmp_path, byte_level_tokenizer):
     folder = save(random_model(CONFIGS[request.param]), tmp_path / "model")
     byte_level_tokenizer.save_pretrained(folder)
     return folder
-
-
-def add_mtp_layer(folder):
-    tensors = load_file(folder / "model.safetensors")
-    last = {n: t for n, t in tensors.items() if n.startswith("model.layers.2.")}
-    tensors.update({n.replace("model.layers.2.", MTP): t.clone() for n, t in last.items()})
-    tensors[f"{MTP}enorm.weight"] = tensors[f"{MTP}hnorm.weight"] = torch.ones(64)
-    tensors[f"{MTP}hnorm.weight"] = torch.full((64,), 2.0)
-    tensors[f"{MTP}eh_proj.weight"] = torch.randn(64, 128)
-    tensors[f"{MTP}shared_head.norm.weight"] = torch.ones(64)
-    tensors[f"{MTP}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
-    tensors[f"{MTP}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
-    save_file(tensors, folder / "model.safetensors")
-    return tensors
 
 
 def logits(checkpoint, chunks, tokens, tp):
@@ -71,7 +66,7 @@ def test_a_layer_for_multi_token_prediction_is_loaded_and_placed(folder, tmp_pat
     tokens = random_tokens(48, 112)
     without, _, before = logits(Checkpoint.open(folder), tmp_path / "before", tokens, 2)
     assert without.num_layers == 3
-    tensors = add_mtp_layer(folder)
+    tensors = add_mtp_layer(folder, 3, 64)
     checkpoint = Checkpoint.open(folder)
     assert len(checkpoint.config.mtp_layers) == 1
     plan, decoder, after = logits(checkpoint, tmp_path / "after", tokens, 2)
@@ -84,7 +79,7 @@ def test_a_layer_for_multi_token_prediction_is_loaded_and_placed(folder, tmp_pat
 
 
 def test_a_torn_mtp_layer_is_named(folder):
-    tensors = add_mtp_layer(folder)
+    tensors = add_mtp_layer(folder, 3, 64)
     del tensors[f"{MTP}eh_proj.weight"], tensors[f"{MTP}mlp.experts.7.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(BadCheckpoint, match=rf"2 missing: {MTP}eh_proj.weight, {MTP}mlp.experts.7.up_proj.weight"):
