@@ -22,6 +22,7 @@ from duckfleet.inventory.errors import InternalError, OperatorError
 BENCHES = {
     "kernels": "duckfleet.fp9_kernels.bench",
     "layer": "duckfleet.runtime.bench.layer",
+    "context": "duckfleet.runtime.bench.context",
     "fabric": "duckfleet.runtime.fabric.bench",
     "plan": "duckfleet.runtime.planner.bench",
     "decode": "duckfleet.fleet.bench.decode",

@@ -47,7 +47,7 @@ class Indexer:
         spec = self._spec
         q = self._q(q_latent).view(x.shape[0], spec.num_heads, spec.head_dim)
         rotate(q, cos, sin)
-        weights = F.linear(x, self._head_weights) * spec.num_heads**-0.5
+        weights = F.linear(x, self._head_weights) * (spec.num_heads * spec.head_dim) ** -0.5
         return (_quantised(q) if spec.quantised else q), weights
 
     def select(self, q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, first: int) -> torch.Tensor:
@@ -65,8 +65,11 @@ class Indexer:
 
     def _select_block(self, q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, first: int) -> torch.Tensor:
         rows, spec = q.shape[0], self._spec
-        products = (q.reshape(-1, spec.head_dim) @ keys.T).mul_(spec.head_dim**-0.5).relu_()
-        scores = torch.bmm(weights[:, None, :], products.view(rows, spec.num_heads, -1))[:, 0]
+        if rows == 1:  # keys are most of the work and lie as they are read
+            scores = ((keys @ q[0].T).relu_() @ weights[0])[None]
+        else:
+            products = (q.reshape(-1, spec.head_dim) @ keys.T).relu_()
+            scores = torch.bmm(weights[:, None, :], products.view(rows, spec.num_heads, -1))[:, 0]
         if rows > 1:
             positions = torch.arange(keys.shape[0], device=keys.device)
             own = torch.arange(first, first + rows, device=keys.device)[:, None]
@@ -77,9 +80,11 @@ class Indexer:
 def top_positions(scores: torch.Tensor, top_k: int) -> torch.Tensor:
     """The `top_k` best columns of each row, ascending; of equal scores the earlier column. [rows, top_k]"""
     threshold = scores.topk(top_k, dim=-1).values[:, -1:]
-    better, equal = scores > threshold, scores == threshold
-    room = top_k - better.sum(dim=-1, keepdim=True)
-    chosen = better | (equal & (equal.cumsum(dim=-1) <= room))
+    chosen = scores >= threshold
+    if int(chosen.sum()) != top_k * scores.shape[0]:  # a tie for the last place
+        better, equal = scores > threshold, scores == threshold
+        room = top_k - better.sum(dim=-1, keepdim=True)
+        chosen = better | (equal & (equal.cumsum(dim=-1) <= room))
     return chosen.nonzero()[:, 1].view(scores.shape[0], top_k)
 
 
