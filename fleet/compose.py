@@ -250,7 +250,7 @@ def run_server(
     """
     from duckfleet.runtime.engine import Engine
     from duckfleet.runtime.fabric import UdpFabric
-    from duckfleet.runtime.model import Checkpoint, load_decoder, load_tokenizer
+    from duckfleet.runtime.model import Checkpoint, load_decoder, load_dialect, load_tokenizer
     from duckfleet.runtime.server import HttpServer, configure_logging, create_app
 
     configure_logging(as_json=not sys.stderr.isatty())
@@ -274,8 +274,12 @@ def run_server(
         say("loading what stays on this host")
         decoder = load_decoder(checkpoint, fabric, host_format=request.host_format, num_threads=request.num_threads)
         tokenizer = load_tokenizer(checkpoint)
-        with Engine(decoder, tokenizer, ctx=ctx, max_queue=request.max_queue) as engine:
-            app = create_app(engine, standing.model, api_keys=request.api_keys, fabric_stats=fabric.stats)
+        dialect = load_dialect(checkpoint, tokenizer)
+        shown = dialect.markers if dialect else ()
+        with Engine(decoder, tokenizer, ctx=ctx, max_queue=request.max_queue, shown_special=shown) as engine:
+            app = create_app(
+                engine, standing.model, api_keys=request.api_keys, fabric_stats=fabric.stats, dialect=dialect
+            )
             server = HttpServer(app, request.host, request.port)
             on_ready(server.url)
             say(f"serving {standing.model} at {server.url}")

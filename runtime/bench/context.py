@@ -14,6 +14,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def _generate(decoder: Decoder, cache: KvCache, marks: Sequence[int]) -> tuple[d
     """Microseconds a token before each mark, and resident bytes of this process at it. The cache is used to its end."""
     times_us: dict[int, float] = {}
     resident: dict[int, int] = {}
-    window: list[float] = []
+    window: deque[float] = deque(maxlen=_WINDOW)
     token = 1
     for length in range(1, cache.max_len + 1):
         began = time.perf_counter()
@@ -123,9 +124,8 @@ def _generate(decoder: Decoder, cache: KvCache, marks: Sequence[int]) -> tuple[d
         # Every token once in a while: a model of random weights would repeat itself.
         token = (int(logits[-1].argmax()) + length) % decoder.vocab_size
         if length in marks:
-            times_us[length] = statistics.median(window[-_WINDOW:])
+            times_us[length] = statistics.median(window)
             resident[length] = _resident_bytes()
-            window.clear()
     return times_us, resident
 
 

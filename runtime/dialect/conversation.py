@@ -47,9 +47,10 @@ class Reply:
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.reasoning or self.content or self.tool_calls)
+    def then(self, more: Reply) -> Reply:
+        """With what came after it."""
+        calls = self.tool_calls + more.tool_calls
+        return Reply(self.reasoning + more.reasoning, self.content + more.content, calls)
 
 
 class ReplyReader(Protocol):

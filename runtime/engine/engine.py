@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -71,16 +71,18 @@ class Engine:
         max_queue: int = 64,
         max_active: int = 4,
         prefill_chunk_len: int = 128,
+        shown_special: Iterable[str] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`ctx`: tokens of prompt and completion together; each active request has a cache of that size.
+        `shown_special`: special tokens that are text of a completion all the same.
 
         Raises `UnknownTokenizer`, and what the decoder raises for a context that it cannot have.
         """
         if ctx < 1 or prefill_chunk_len < 1:
             raise ValueError(f"ctx={ctx} and prefill_chunk_len={prefill_chunk_len} must be at least 1")
         self.tokenizer = tokenizer
-        self.token_bytes = TokenBytes.of(tokenizer)
+        self.token_bytes = TokenBytes.of(tokenizer, shown_special)
         eos = {*decoder.eos_token_ids, *(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))}
         self.limits = ModelLimits(ctx, decoder.vocab_size, frozenset(eos))
         self._decoder: Decoder[Any] = decoder

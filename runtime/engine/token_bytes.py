@@ -61,12 +61,16 @@ class TokenBytes:
         return self._special_texts.get(token_id, "")
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> TokenBytes:
-        """Raises `UnknownTokenizer` naming the decoder that is not known."""
+    def of(cls, tokenizer: Tokenizer, shown: Iterable[str] = ()) -> TokenBytes:
+        """`shown` are special tokens that stand for their own text.
+
+        Raises `UnknownTokenizer` naming the decoder that is not known.
+        """
         backend = tokenizer.backend_tokenizer
         vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
         special_ids = {token_id for token_id, token in added.items() if token.special} | set(tokenizer.all_special_ids)
+        special_ids -= {vocab[text] for text in shown if text in vocab}
         steps = _decoder_steps(json.loads(backend.to_str()).get("decoder"))
         kinds = {step["type"] for step in steps}
         if kinds == {"ByteLevel"}:

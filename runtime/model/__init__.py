@@ -8,7 +8,7 @@ from .load import load_decoder
 from .prepare import load_plans, prepare
 from .progress import Progress
 from .store import ModelStore, StoredModel
-from .tokenizer import load_tokenizer
+from .tokenizer import load_dialect, load_tokenizer
 
 __all__ = [
     "BadCheckpoint",
@@ -26,6 +26,7 @@ __all__ = [
     "UnsupportedModel",
     "catalogue",
     "load_decoder",
+    "load_dialect",
     "load_plans",
     "load_tokenizer",
     "prepare",

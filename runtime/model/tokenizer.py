@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from duckfleet.runtime.dialect import Dialect, dialect_of
+
 from .checkpoint import Checkpoint
 from .errors import BadCheckpoint
 
@@ -36,6 +38,14 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         return tokenizer
     except (OSError, ValueError, KeyError) as e:
         raise BadCheckpoint(f"{path} has no tokenizer that transformers can load: {e}") from e
+
+
+def load_dialect(checkpoint: Checkpoint, tokenizer: Any) -> Dialect | None:
+    """How the model is written to where its tokenizer has no chat template; None where it has one or nothing is known.
+
+    A chat template that somebody put beside the model wins.
+    """
+    return None if tokenizer.chat_template else dialect_of(checkpoint.config.model_type)
 
 
 def _stamp(path: Path) -> str:

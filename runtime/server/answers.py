@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from duckfleet.runtime.engine import Generation, TokenBytes, TokenLogprob
+from duckfleet.runtime.dialect import Reply, ReplyReader
+from duckfleet.runtime.engine import Generation, TokenBytes, TokenEvent, TokenLogprob
 from duckfleet.runtime.server.api.responses import (
     ChoiceText,
     CompletionLogprobs,
@@ -17,6 +18,7 @@ from duckfleet.runtime.server.api.responses import (
     timings,
     usage,
 )
+from duckfleet.runtime.server.api.turns import delta_fields, reply_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +29,57 @@ class ChatAnswer:
     generation: Generation
     tokens: TokenBytes
     include_usage: bool
+    new_reader: Callable[[], ReplyReader] | None = None  # of a model whose replies have more parts than content
 
     async def whole(self) -> Json:
         choices = [ChoiceText() for _ in range(self.generation.request.num_choices)]
         async for event in self.generation:
             choices[event.choice].add(event)
+        parts = [self._parts(choice) for choice in choices]
         with_logprobs = self.generation.request.sampling.logprobs is not None
         messages = [
-            chat_message(i, choice, self.tokens, with_logprobs=with_logprobs) for i, choice in enumerate(choices)
+            chat_message(i, choice, parts[i], self.tokens, with_logprobs=with_logprobs)
+            for i, choice in enumerate(choices)
         ]
         return self.head.json(messages, **_costs(self.generation))
 
     async def chunks(self) -> AsyncGenerator[Json]:
         more = {"usage": None} if self.include_usage else {}
-        started = -1
+        started, reader = -1, None
         async for event in self.generation:
             if event.choice > started:
-                started = event.choice
+                started, reader = event.choice, self.new_reader and self.new_reader()
                 opening: Json = {"role": "assistant", "content": "", "refusal": None}
                 yield self.head.json([chat_delta(event.choice, opening, (), self.tokens, None)], **more)
-            if event.text or event.logprobs:
-                delta: Json = {"content": event.text}
+            delta, finish_reason = _delta(event, reader)
+            if delta or event.logprobs:
                 yield self.head.json([chat_delta(event.choice, delta, event.logprobs, self.tokens, None)], **more)
-            if event.finish_reason:
-                yield self.head.json([chat_delta(event.choice, {}, (), self.tokens, event.finish_reason)], **more)
+            if finish_reason:
+                yield self.head.json([chat_delta(event.choice, {}, (), self.tokens, finish_reason)], **more)
         if self.include_usage:
             yield self.head.json([], **_costs(self.generation))
+
+    def _parts(self, choice: ChoiceText) -> Json:
+        if self.new_reader is None:
+            return {"content": choice.text}
+        reader = self.new_reader()
+        reply = reader.push(choice.text).then(reader.finish())
+        choice.finish_reason = _finish_reason(choice.finish_reason, reply)
+        return reply_fields(reply)
+
+
+def _delta(event: TokenEvent, reader: ReplyReader | None) -> tuple[Json, str | None]:
+    """What a chunk adds, and how the choice ended with it."""
+    if reader is None:
+        return {"content": event.text} if event.text or event.logprobs else {}, event.finish_reason
+    reply = reader.push(event.text)
+    if event.finish_reason:
+        reply = reply.then(reader.finish())
+    return delta_fields(reply), _finish_reason(event.finish_reason, reply)
+
+
+def _finish_reason(of_engine: str | None, reply: Reply) -> str | None:
+    return "tool_calls" if reply.tool_calls else of_engine
 
 
 @dataclass(frozen=True, slots=True)

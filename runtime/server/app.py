@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
@@ -16,13 +17,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from duckfleet.inventory.errors import DuckfleetError, OperatorError
+from duckfleet.runtime.dialect import Dialect, ReplyReader
 from duckfleet.runtime.engine import Engine
 from duckfleet.runtime.server.answers import ChatAnswer, CompletionAnswer
-from duckfleet.runtime.server.api.complaints import parse_chat, parse_completion
+from duckfleet.runtime.server.api.complaints import parse_chat, parse_completion, parse_dialect_chat
+from duckfleet.runtime.server.api.dialect_schema import DialectChatRequest
 from duckfleet.runtime.server.api.errors import SERVER, ApiError, api_error, invalid
 from duckfleet.runtime.server.api.openapi import error_responses, json_body, schemas
 from duckfleet.runtime.server.api.responses import Json, ResponseHead
-from duckfleet.runtime.server.api.schema import SamplingFields
+from duckfleet.runtime.server.api.schema import ChatRequest, SamplingFields
 from duckfleet.runtime.server.api.translate import (
     chat_generation,
     chat_sampling,
@@ -48,16 +51,18 @@ def create_app(
     api_keys: tuple[str, ...] = (),
     fabric_stats: FabricStats | None = None,
     settings: ServerSettings | None = None,
+    dialect: Dialect | None = None,
 ) -> FastAPI:
     """The app over an engine, which stays the caller's to close.
 
-    `fabric_stats`: called for each `/metrics`, see `Fabric.stats`. `api_keys` add to those of `settings`.
+    `fabric_stats`: called for each `/metrics`, see `Fabric.stats`. `api_keys` add to those of `settings`. A model
+    with a `dialect` is asked in it rather than by a chat template.
     """
     settings = settings or ServerSettings()
     settings = replace(settings, api_keys=(*settings.api_keys, *api_keys))
     if not all(key.strip() for key in settings.api_keys):
         raise OperatorError("an API key is empty: give one with at least one character, or none at all")
-    serving = Serving(engine, model_name, settings, fabric_stats)
+    serving = Serving(engine, model_name, settings, fabric_stats, dialect)
     app = FastAPI(
         title="duckfleet",
         version=_version(),
@@ -71,19 +76,21 @@ def create_app(
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation_paths(app, serving)
     _add_other_paths(app, serving)
-    _describe(app, model_name)
+    _describe(app, serving)
     return app
 
 
 def _add_generation_paths(app: FastAPI, serving: Serving) -> None:
+    chat_request = "ChatRequest" if serving.dialect is None else "DialectChatRequest"
+
     @app.post(
         "/v1/chat/completions",
-        openapi_extra={"requestBody": json_body("ChatRequest")},
+        openapi_extra={"requestBody": json_body(chat_request)},
         responses=error_responses(*_POST_ERRORS),
     )
     async def chat_completions(request: Request) -> Response:
         """Answer a chat."""
-        body = await read_body(request, serving.settings, parse_chat)
+        body = await read_body(request, serving.settings, parse_dialect_chat if serving.dialect else parse_chat)
         serving.require_model(body.model)
         record = _record(request)
         record.fields.update(stream=bool(body.stream), user=body.user or body.safety_identifier, metadata=body.metadata)
@@ -91,7 +98,8 @@ def _add_generation_paths(app: FastAPI, serving: Serving) -> None:
         prompt = await serving.read_prompt(serving.prompts.chat, body)
         generation = serving.submit(chat_generation(body, sampling, prompt), record, "messages")
         head = _head(serving, "chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
-        answer = ChatAnswer(head, generation, serving.engine.token_bytes, _wants_usage(body))
+        reader = _reader_of(serving, body)
+        answer = ChatAnswer(head, generation, serving.engine.token_bytes, _wants_usage(body), reader)
         return await _respond(request, serving, answer, record, stream=bool(body.stream), prompt_param="messages")
 
     @app.post(
@@ -112,6 +120,13 @@ def _add_generation_paths(app: FastAPI, serving: Serving) -> None:
         echoes = serving.prompts.texts(body, prompts) if body.echo else ()
         answer = CompletionAnswer(head, generation, serving.engine.token_bytes, _wants_usage(body), echoes)
         return await _respond(request, serving, answer, record, stream=bool(body.stream), prompt_param="prompt")
+
+
+def _reader_of(serving: Serving, body: ChatRequest) -> Callable[[], ReplyReader] | None:
+    dialect = serving.dialect
+    if dialect is None or not isinstance(body, DialectChatRequest):
+        return None
+    return partial(dialect.reader, thinking=body.thinks)
 
 
 async def _respond(
@@ -197,13 +212,15 @@ def _add_other_paths(app: FastAPI, serving: Serving) -> None:
         return Response(encode(serving.metrics.registry), headers={"content-type": content_type})
 
 
-def _describe(app: FastAPI, model_name: str) -> None:
+def _describe(app: FastAPI, serving: Serving) -> None:
     """Put the schemas of the bodies that handlers parse themselves into the OpenAPI document."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = plain()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas(model_name))
+        document.setdefault("components", {}).setdefault("schemas", {}).update(
+            schemas(serving.model_name, DialectChatRequest if serving.dialect else ChatRequest)
+        )
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
+from duckfleet.runtime.dialect import Dialect
 from duckfleet.runtime.engine import Engine, Generation, GenerationRequest
 from duckfleet.runtime.server.api.errors import SERVER, ApiError, api_error, shutting_down
 from duckfleet.runtime.server.api.prompts import PromptReader
@@ -34,13 +35,19 @@ class Serving:
     """Lives in the event loop's thread, but for what says otherwise."""
 
     def __init__(
-        self, engine: Engine, model_name: str, settings: ServerSettings, fabric_stats: FabricStats | None
+        self,
+        engine: Engine,
+        model_name: str,
+        settings: ServerSettings,
+        fabric_stats: FabricStats | None,
+        dialect: Dialect | None = None,
     ) -> None:
         self.engine = engine
         self.model_name = model_name
         self.settings = settings
         self.metrics = ServerMetrics(engine, fabric_stats)
-        self.prompts = PromptReader(engine.tokenizer, engine.token_bytes, engine.limits.ctx_len)
+        self.prompts = PromptReader(engine.tokenizer, engine.token_bytes, engine.limits.ctx_len, dialect)
+        self.dialect = dialect
         self.draining = False
         self.in_flight: dict[str, Generation] = {}
         # One thread: cutting a long text into tokens takes seconds, and a tokenizer serves one caller at a time.

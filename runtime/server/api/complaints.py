@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from duckfleet.runtime.server.api.dialect_schema import UNSUPPORTED_DIALECT_CHAT, DialectChatRequest
 from duckfleet.runtime.server.api.errors import ApiError, invalid
 from duckfleet.runtime.server.api.schema import (
     FORMS,
@@ -37,6 +38,11 @@ _EXPECTED = {
 def parse_chat(body: object) -> ChatRequest:
     """Body of `/v1/chat/completions`. Raises `ApiError`, status 400, for the first thing that is wrong."""
     return _parse(ChatRequest, body, UNSUPPORTED_CHAT)
+
+
+def parse_dialect_chat(body: object) -> DialectChatRequest:
+    """The same for a model with a dialect."""
+    return _parse(DialectChatRequest, body, UNSUPPORTED_DIALECT_CHAT)
 
 
 def parse_completion(body: object) -> CompletionRequest:

@@ -37,13 +37,11 @@ _ERROR_SCHEMA = {
 }
 
 
-def schemas(model_name: str) -> dict[str, Any]:
+def schemas(model_name: str, chat: type[ChatRequest] = ChatRequest) -> dict[str, Any]:
     """`components.schemas` of a server that has one model."""
-    _, document = models_json_schema(
-        [(ChatRequest, "validation"), (CompletionRequest, "validation")], ref_template=_REF
-    )
+    _, document = models_json_schema([(chat, "validation"), (CompletionRequest, "validation")], ref_template=_REF)
     definitions = document["$defs"]
-    for request in ("ChatRequest", "CompletionRequest"):
+    for request in (chat.__name__, "CompletionRequest"):
         definitions[request]["properties"]["model"]["enum"] = [model_name]
     return {**definitions, "Error": _ERROR_SCHEMA}
 

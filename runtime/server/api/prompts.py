@@ -1,13 +1,16 @@
-"""Messages and prompts to token ids, with the model's own tokenizer and chat template."""
+"""Messages and prompts to token ids, with the model's own tokenizer and its chat template or dialect."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from duckfleet.runtime.dialect import Dialect
 from duckfleet.runtime.engine.detokenizer import IncrementalDetokenizer
 from duckfleet.runtime.engine.token_bytes import TokenBytes, Tokenizer
+from duckfleet.runtime.server.api.dialect_schema import DialectChatRequest
 from duckfleet.runtime.server.api.errors import ApiError, invalid
-from duckfleet.runtime.server.api.schema import ChatRequest, CompletionRequest, Message
+from duckfleet.runtime.server.api.schema import ChatRequest, CompletionRequest, Message, joined_text
+from duckfleet.runtime.server.api.turns import encode_chat
 
 _NORMALIZER_SHRINK = 4  # a normalizer may compose characters: no real text becomes shorter than this fraction
 
@@ -15,16 +18,23 @@ _NORMALIZER_SHRINK = 4  # a normalizer may compose characters: no real text beco
 class PromptReader:
     """Not thread-safe: a tokenizer of `transformers` changes its own state while it encodes."""
 
-    def __init__(self, tokenizer: Tokenizer, token_bytes: TokenBytes, ctx_len: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, token_bytes: TokenBytes, ctx_len: int, dialect: Dialect | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._token_bytes = token_bytes
         self._ctx_len = ctx_len
+        self._dialect = dialect
         longest = max((len(token_bytes[token]) for token in range(len(token_bytes))), default=1)
         longest_special = max((len(text) for text in token_bytes.special_texts), default=0)
         self._max_text_bytes = ctx_len * max(longest, longest_special, 1) * _NORMALIZER_SHRINK
 
     def chat(self, request: ChatRequest) -> tuple[int, ...]:
         """The prompt of a chat. Raises `ApiError` when the template refuses the messages."""
+        if self._dialect is not None and isinstance(request, DialectChatRequest):
+            text = encode_chat(self._dialect, request)
+            self._check_size(len(text.encode()), "messages")
+            return self._encode(text, "messages", add_special_tokens=False)
         messages = [_plain(message) for message in request.messages]
         if not self._tokenizer.chat_template:
             raise invalid(
@@ -102,8 +112,6 @@ class PromptReader:
 
 def _plain(message: Message) -> dict[str, Any]:
     """A message as chat templates expect it: content as one string."""
-    parts = message.content
-    content = parts if isinstance(parts, str) else "".join(part.text for part in parts)
     # "developer" is the newer name of "system"; templates of open models know the older one.
-    plain = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    plain = {"role": "system" if message.role == "developer" else message.role, "content": joined_text(message.content)}
     return plain if message.name is None else {**plain, "name": message.name}

@@ -71,10 +71,11 @@ def timings(metrics: GenerationMetrics) -> Json:
     }
 
 
-def chat_message(index: int, choice: ChoiceText, tokens: TokenBytes, *, with_logprobs: bool) -> Json:
+def chat_message(index: int, choice: ChoiceText, parts: Json, tokens: TokenBytes, *, with_logprobs: bool) -> Json:
+    """`parts`: the message's content, and what else a dialect finds in its text."""
     return {
         "index": index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": {"role": "assistant", **parts, "refusal": None},
         "logprobs": chat_logprobs(choice.logprobs, tokens) if with_logprobs else None,
         "finish_reason": choice.finish_reason,
     }

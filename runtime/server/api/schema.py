@@ -62,7 +62,8 @@ def _form_of_prompt(value: Any) -> str | None:
             return None
 
 
-def _forms(form_of: Any, wanted: str) -> Any:
+def by_form(form_of: Any, wanted: str) -> Any:
+    """Of the forms that a value may take, the one that it has; `wanted` is what is told where it has none."""
     return Discriminator(form_of, custom_error_type="form", custom_error_message=f"expected {wanted}")
 
 
@@ -92,7 +93,7 @@ Stop = Annotated[
     Annotated[StopString, Tag(FORM_STRING)]
     | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), _Once, Tag(FORM_STRINGS)]
     | Annotated[None, Tag(FORM_NULL)],
-    _forms(_form_of_stop, "a string, a list of strings or null"),
+    by_form(_form_of_stop, "a string, a list of strings or null"),
 ]
 
 
@@ -136,7 +137,7 @@ class TextPart(Strict):
 
 Content = Annotated[
     Annotated[str, Tag(FORM_STRING)] | Annotated[list[TextPart], Field(min_length=1), _Once, Tag(FORM_PARTS)],
-    _forms(_form_of_content, "a string or a list of text parts"),
+    by_form(_form_of_content, "a string or a list of text parts"),
 ]
 
 
@@ -151,6 +152,11 @@ class Message(Strict):
     audio: None = None
     function_call: None = None
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+def joined_text(content: str | list[TextPart] | None) -> str:
+    """A message's content as one string."""
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
 class ChatRequest(SamplingFields):
@@ -185,7 +191,7 @@ Prompt = Annotated[
         Tag(FORM_TOKEN_LISTS),
     ]
     | Annotated[None, Tag(FORM_NULL)],
-    _forms(_form_of_prompt, "a string, a list of strings, a list of token ids or a list of such lists, not empty"),
+    by_form(_form_of_prompt, "a string, a list of strings, a list of token ids or a list of such lists, not empty"),
 ]
 
 
@@ -216,6 +222,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
+    "thinking": ({"type": "disabled"},),
     "tool_choice": ("none",),
     "tools": ([],),
     "verbosity": (),

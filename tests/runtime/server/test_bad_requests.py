@@ -190,6 +190,7 @@ BAD = [
             "audio": {"voice": "duck"},
             "prediction": {"type": "content", "content": ""},
             "reasoning_effort": "low",
+            "thinking": {"type": "enabled"},
             "service_tier": "flex",
             "store": True,
             "verbosity": "low",
