@@ -152,6 +152,9 @@ def chat(
     api_key: Annotated[str | None, typer.Option(envvar="DUCKFLEET_API_KEY", help="The server's key.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
     temperature: Annotated[float, typer.Option(min=0, help="0: always the likeliest token.")] = 0.6,
+    think: Annotated[
+        bool, typer.Option("--think", help="Have the model think before it answers, where it can.")
+    ] = False,
 ) -> None:
     """Talk to the served model in the terminal."""
     from duckfleet.fleet import compose
@@ -160,7 +163,13 @@ def chat(
     server = running_server(fleet_of(context).state_dir)
     where = url or (server.url if server else f"http://127.0.0.1:{DEFAULT_PORT}")
     code = compose.chat(
-        where, message=message, system=system, api_key=api_key, max_tokens=max_tokens, temperature=temperature
+        where,
+        message=message,
+        system=system,
+        api_key=api_key,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        think=think,
     )
     if code:
         raise typer.Exit(code)

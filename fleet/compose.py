@@ -251,7 +251,7 @@ def run_server(
     from duckfleet.runtime.engine import Engine
     from duckfleet.runtime.fabric import UdpFabric
     from duckfleet.runtime.model import Checkpoint, load_decoder, load_dialect, load_tokenizer
-    from duckfleet.runtime.server import HttpServer, configure_logging, create_app
+    from duckfleet.runtime.server import HttpServer, SamplingDefaults, ServerSettings, configure_logging, create_app
 
     configure_logging(as_json=not sys.stderr.isatty())
     plan = read_plan(standing.plan_text, str(standing.folder))
@@ -274,11 +274,17 @@ def run_server(
         say("loading what stays on this host")
         decoder = load_decoder(checkpoint, fabric, host_format=request.host_format, num_threads=request.num_threads)
         tokenizer = load_tokenizer(checkpoint)
+        sampling = SamplingDefaults.from_generation_config(checkpoint.generation_config)
         dialect = load_dialect(checkpoint, tokenizer)
         shown = dialect.markers if dialect else ()
         with Engine(decoder, tokenizer, ctx=ctx, max_queue=request.max_queue, shown_special=shown) as engine:
             app = create_app(
-                engine, standing.model, api_keys=request.api_keys, fabric_stats=fabric.stats, dialect=dialect
+                engine,
+                standing.model,
+                api_keys=request.api_keys,
+                fabric_stats=fabric.stats,
+                settings=ServerSettings(sampling=sampling),
+                dialect=dialect,
             )
             server = HttpServer(app, request.host, request.port)
             on_ready(server.url)
@@ -347,12 +353,19 @@ def chat(
     api_key: str | None,
     max_tokens: int | None,
     temperature: float | None,
+    think: bool = False,
 ) -> int:
     """Talk to a server in the terminal; returns the exit code."""
     from duckfleet.runtime.chat import run_chat
 
     return run_chat(
-        url, api_key=api_key, message=message, system=system, max_tokens=max_tokens, temperature=temperature
+        url,
+        api_key=api_key,
+        message=message,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        think=think,
     )
 
 

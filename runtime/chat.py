@@ -54,6 +54,7 @@ class Answer:
     """What came back for one question."""
 
     text: str = ""
+    has_reasoning: bool = False
     finish_reason: str | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
@@ -87,8 +88,16 @@ class ChatClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def ask(self, messages: list[dict[str, str]], show: Callable[[str], None]) -> Answer:
-        """Stream an answer; `show` gets its text piece by piece. A KeyboardInterrupt ends the answer, not the chat."""
+    def ask(
+        self,
+        messages: list[dict[str, str]],
+        show: Callable[[str], None],
+        show_reasoning: Callable[[str], None] = lambda _: None,
+    ) -> Answer:
+        """Stream an answer; `show` gets its text piece by piece, `show_reasoning` what is thought before it.
+
+        A KeyboardInterrupt ends the answer, not the chat.
+        """
         body = {"stream": True, "stream_options": {"include_usage": True}, **self._options}
         answer = Answer()
         with _explained(self._base_url):
@@ -97,7 +106,7 @@ class ChatClient:
                 with self._http.stream("POST", "/chat/completions", json=request) as response:
                     _require_ok(response)
                     for event in _events(response):
-                        _take(event, answer, show)
+                        _take(event, answer, show, show_reasoning)
             except KeyboardInterrupt:
                 answer.finish_reason = "stopped"
         return answer
@@ -163,10 +172,17 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
     raise MachineError("the answer ended early: the connection was closed")
 
 
-def _take(event: dict[str, Any], answer: Answer, show: Callable[[str], None]) -> None:
+def _take(
+    event: dict[str, Any], answer: Answer, show: Callable[[str], None], show_reasoning: Callable[[str], None]
+) -> None:
     for choice in event.get("choices", ()):
+        if thought := choice.get("delta", {}).get("reasoning_content"):
+            show_reasoning(thought)
+            answer.has_reasoning = True
         piece = choice.get("delta", {}).get("content") or ""
         if piece:
+            if answer.has_reasoning and not answer.text:
+                show_reasoning("\n")
             answer.text += piece
             show(piece)
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
@@ -203,6 +219,7 @@ def run_chat(
     system: str | None = None,
     max_tokens: int | None = None,
     temperature: float | None = None,
+    think: bool = False,
     console: Console | None = None,
     read_line: Callable[[str], str] | None = None,
 ) -> int:
@@ -210,9 +227,11 @@ def run_chat(
 
     `read_line` gets a prompt and returns a line, or raises EOFError or KeyboardInterrupt, as `input` does.
     """
-    options = {
+    options: dict[str, Any] = {
         name: value for name, value in (("max_tokens", max_tokens), ("temperature", temperature)) if value is not None
     }
+    if think:
+        options["thinking"] = {"type": "enabled"}
     console = console or Console(highlight=False)
     try:
         with ChatClient(base_url, model, api_key, options) as client:
@@ -275,7 +294,11 @@ def _obey(line: str, conversation: Conversation, console: Console) -> None:
 def _answer(client: ChatClient, conversation: Conversation, console: Console, question: str) -> None:
     """Ask and show. A question that failed is not part of the conversation."""
     try:
-        answer = client.ask(conversation.asking(question), lambda piece: _show(console, piece))
+        answer = client.ask(
+            conversation.asking(question),
+            lambda piece: _show(console, piece),
+            lambda thought: _show(console, thought, "dim italic"),
+        )
     except DuckfleetError as error:
         console.print()
         _complain(console, error)
@@ -285,8 +308,8 @@ def _answer(client: ChatClient, conversation: Conversation, console: Console, qu
     console.print(Text(statistics_line(answer), "dim"))
 
 
-def _show(console: Console, piece: str) -> None:
-    console.print(Text(piece.translate(_SHOWN_CONTROLS)), end="", soft_wrap=True)
+def _show(console: Console, piece: str, style: str = "") -> None:
+    console.print(Text(piece.translate(_SHOWN_CONTROLS), style), end="", soft_wrap=True)
     console.file.flush()
 
 

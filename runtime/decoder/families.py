@@ -172,8 +172,20 @@ def _deepseek_v3(config: Config, indexer: IndexerSpec | None = None) -> tuple[La
 def _deepseek_v32(config: Config) -> tuple[LayerSpec, ...]:
     if config["q_lora_rank"] is None:
         raise UnsupportedConfig("q_lora_rank = None is not supported: the indexer's queries come from the latent ones")
-    indexer = IndexerSpec(config["index_n_heads"], config["index_head_dim"], config["index_topk"])
+    quantised = _is_index_quantised(config)
+    indexer = IndexerSpec(config["index_n_heads"], config["index_head_dim"], config["index_topk"], quantised)
     return _deepseek_v3(config, indexer)
+
+
+def _is_index_quantised(config: Config) -> bool:
+    """`index_quantization` is our own key: the published config has none, the published program always does it."""
+    value = config.get("index_quantization")
+    if value not in (None, "fp8"):
+        raise UnsupportedConfig(f"index_quantization = {value!r} is not supported, only 'fp8' and null are")
+    head_dim = config["index_head_dim"]
+    if value and (head_dim & (head_dim - 1) or head_dim > 128):
+        raise UnsupportedConfig(f"index_quantization needs an index_head_dim of 2, 4, ... 128, not {head_dim}")
+    return value is not None
 
 
 def _glm4_moe(config: Config) -> tuple[LayerSpec, ...]:

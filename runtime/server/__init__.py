@@ -3,6 +3,14 @@
 from duckfleet.runtime.server.app import create_app
 from duckfleet.runtime.server.logs import configure_logging
 from duckfleet.runtime.server.serve import HttpServer, ShutdownReport, run
-from duckfleet.runtime.server.settings import ServerSettings
+from duckfleet.runtime.server.settings import SamplingDefaults, ServerSettings
 
-__all__ = ["HttpServer", "ServerSettings", "ShutdownReport", "configure_logging", "create_app", "run"]
+__all__ = [
+    "HttpServer",
+    "SamplingDefaults",
+    "ServerSettings",
+    "ShutdownReport",
+    "configure_logging",
+    "create_app",
+    "run",
+]

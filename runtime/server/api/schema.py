@@ -108,12 +108,12 @@ class SamplingFields(Strict):
     """What both endpoints share."""
 
     model: str = Field(description="As `/v1/models` names it.")
-    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy. Default 1.")
-    top_p: float | None = Field(None, ge=0, le=1, description="Default 1.")
-    top_k: Int | None = Field(None, ge=-1, le=_MAX_COUNT, description="0 or -1: off, the default.")
-    min_p: float | None = Field(None, ge=0, le=1, description="Default 0.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy. Default: the model's own, else 1.")
+    top_p: float | None = Field(None, ge=0, le=1, description="Default: the model's own, else 1.")
+    top_k: Int | None = Field(None, ge=-1, le=_MAX_COUNT, description="0 or -1: off. Default: the model's own, else 0.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Default: the model's own, else 0.")
     repetition_penalty: float | None = Field(
-        None, ge=0.01, le=100, description="Over prompt and completion. Default 1: none."
+        None, ge=0.01, le=100, description="Over prompt and completion; 1: none. Default: the model's own, else 1."
     )
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Over the completion. Default 0.")
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Over the completion. Default 0.")

@@ -40,6 +40,28 @@ def test_unknown_router_kinds_are_refused():
         decoder_config({"model_type": "glm4_moe", **QWEN3, **ROUTED, "scoring_func": "softmax"})
 
 
+@pytest.mark.parametrize("value", ["int8", True, "FP8"])
+def test_an_unknown_quantisation_of_the_indexer_is_refused(value):
+    with pytest.raises(UnsupportedConfig, match="index_quantization"):
+        decoder_config({"model_type": "deepseek_v32", "index_quantization": value})
+
+
+def test_the_indexer_is_quantised_where_the_config_says_so():
+    def indexer(**more):
+        return decoder_config({"model_type": "deepseek_v32", **more}).layers[0].attention.indexer
+
+    assert not indexer().quantised and not indexer(index_quantization=None).quantised
+    assert indexer(index_quantization="fp8").quantised
+    with pytest.raises(UnsupportedConfig, match="not 96"):
+        indexer(index_quantization="fp8", index_head_dim=96)
+
+
+@pytest.mark.parametrize("key", ["moe_layer_freq", "topk_method", "scoring_func"])
+def test_deepseek_configs_that_mean_another_mixture_are_refused(key):
+    with pytest.raises(UnsupportedConfig, match=key):
+        decoder_config({"model_type": "deepseek_v32", key: 2})
+
+
 def test_type_and_rope_type_mean_the_same():
     old = rope({**LLAMA, "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}})
     older = rope({**LLAMA, "rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})

@@ -1,5 +1,7 @@
 """Latent attention and its indexer: both forms of one sum, the choice of positions, and that the choice matters."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import DeepseekV32Config
 
 from duckfleet.runtime.decoder import Decoder
-from duckfleet.runtime.decoder.indexer import hadamard, top_positions
+from duckfleet.runtime.decoder.indexer import _quantised, hadamard, top_positions
 from duckfleet.runtime.decoder.kv_cache import cache_bytes_per_token
 from duckfleet.runtime.model.checkpoint import Checkpoint
 from duckfleet.runtime.model.host_weights import CheckpointWeights
@@ -117,6 +119,20 @@ def test_the_quantised_indexer_chooses_nearly_the_same(checkpoint, decoder):
     rounded = quantised.forward(tokens, quantised.new_cache(40), all_logits=True)
     torch.testing.assert_close(rounded[:8], exact[:8], atol=1e-5, rtol=0)  # nothing to choose yet
     assert 0 < (rounded[8:] - exact[8:]).abs().mean() < 1
+
+
+def test_quantised_vectors_are_e4m3_times_a_power_of_two():
+    """Against every e4m3 value, by search: the nearest, of two as near the even one (OCP 8-bit floating point)."""
+    values = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).double()  # all that are >= 0, ascending
+    x = torch.randn(64, 32) * torch.logspace(-3, 3, 64)[:, None]
+    rotated = hadamard(x).double()
+    for row, got in zip(rotated, _quantised(x).double(), strict=True):
+        scale = 2.0 ** math.ceil(math.log2(row.abs().max().item() / 448))
+        distance = ((row.abs() / scale)[:, None] - values).abs()
+        nearest = values[distance.argmin(dim=1)]
+        even = distance.gather(1, (distance.argmin(dim=1, keepdim=True) + 1).clamp(max=126)) > distance.min(1, True)[0]
+        assert torch.equal((got.abs() / scale)[even[:, 0]], nearest[even[:, 0]])
+        assert even.float().mean() > 0.9
 
 
 def test_the_cache_is_the_latents_the_rotated_key_and_the_index_key(decoder):

@@ -13,6 +13,7 @@ from tests.runtime.server.conftest import MODEL, serving
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+STRICT = {"type": "function", "function": {"name": "f", "strict": True}}
 CALL = (
     "\n\n<｜DSML｜function_calls>\n"
     '<｜DSML｜invoke name="weather">\n'
@@ -156,11 +157,11 @@ def test_reasoning_of_earlier_turns_is_taken_back_and_not_told_again(ask):
         ("thinking", "expected an object", {"thinking": True}),
         ("tool_choice", "expected 'none' or 'auto'", {"tools": [TOOL], "tool_choice": "required"}),
         ("tools[0].function.name", "Missing", {"tools": [{"type": "function", "function": {}}]}),
-        ("tools[0].function.strict", "expected False", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}),
+        ("tools[0].function.strict", "expected False", {"tools": [STRICT]}),
         ("messages[0]", "the last message must be", {"messages": [{"role": "assistant", "content": "x"}]}),
         ("messages[0].content", "null only beside tool calls", {"messages": [{"role": "user", "content": None}]}),
         ("messages[0].name", "no names", {"messages": [{**HELLO, "name": "ann"}]}),
-        ("messages[0].reasoning_content", "only the role 'assistant'", {"messages": [{**HELLO, "reasoning_content": "x"}]}),
+        ("messages[0].reasoning_content", "only the role", {"messages": [{**HELLO, "reasoning_content": "x"}]}),
         ("messages[0].tool_call_id", "only the role 'tool'", {"messages": [{**HELLO, "tool_call_id": "x"}]}),
         ("messages[0]", "must follow", {"messages": [{"role": "tool", "content": "x"}]}),
         ("messages[0].role", "or 'tool'", {"messages": [{"role": "duck", "content": "x"}]}),
