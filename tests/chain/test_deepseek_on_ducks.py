@@ -4,16 +4,20 @@ import contextlib
 import json
 from dataclasses import replace
 
+import httpx
 import pytest
 import torch
 from transformers import AutoConfig
 
 from duckfleet.runtime.decoder import indexer
+from duckfleet.runtime.dialect import Turn
+from duckfleet.runtime.dialect.deepseek_v32 import DeepSeekV32
 from duckfleet.runtime.fabric import UdpFabric
 from duckfleet.runtime.model import Checkpoint, ChunkStore, load_decoder, prepare
 from duckfleet.runtime.model.convert import convert_to_fp8
 from duckfleet.runtime.model.reference import reference_model
-from tests.runtime.conftest import train_byte_level
+from tests.chain.lab import lab
+from tests.runtime.conftest import train_byte_level, train_deepseek_like
 from tests.runtime.fabric.duck_processes import DuckFlock
 from tests.runtime.tiny_models import add_mtp_layer, logits_of, random_model, random_tokens, save
 
@@ -120,7 +124,7 @@ def decoder_on_ducks(flock, checkpoint, chunks_dir, **cut):
         yield plan, load_decoder(checkpoint, fabric)
 
 
-def published(folder, config):
+def published(folder, config, tokenizer=None):
     """(model of `transformers` with random weights, folder of a checkpoint whose config.json is `config` itself)"""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
@@ -129,7 +133,7 @@ def published(folder, config):
     if config["num_nextn_predict_layers"]:
         add_mtp_layer(folder, config["num_hidden_layers"], config["hidden_size"])
     (folder / "config.json").write_text(json.dumps(config))
-    train_byte_level().save_pretrained(folder)
+    (tokenizer or train_byte_level()).save_pretrained(folder)
     return model, folder
 
 
@@ -218,3 +222,38 @@ def test_fp8_over_udp_equals_its_dequantised_reference(name, flock, tmp_path):
         assert plan.format == "e4m3"
         for chunk_tokens in (512, 7):
             assert_equal(all_logits(decoder, tokens, chunk_tokens), expected)
+
+
+def test_v32_is_served_in_its_own_dialect(tmp_path):
+    """pull, place and serve by the commands, on three ducks: what it thinks is what `transformers` says it does."""
+    tokenizer = train_deepseek_like()
+    vocabulary = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    model, folder = published(tmp_path / "model", {**V32, **vocabulary}, tokenizer)
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 12}
+    with lab(tmp_path / "state") as made:
+        made.run("model", "pull", str(folder), "--name", "tiny")
+        made.bring_up(3, 2, "tiny", "--format", "f32")
+        with made.serve("--ctx", "512", "--deadline", "30") as url:
+            answers = [
+                httpx.post(f"{url}/v1/chat/completions", json={**asked, **more}, timeout=120).json()
+                for more in ({"thinking": {"type": "enabled"}}, {})
+            ]
+    for answer, thinking in zip(answers, (True, False), strict=True):
+        prompt = tokenizer.encode(DeepSeekV32().encode([Turn("user", "hello")], thinking=thinking))
+        said = greedy(model, prompt, 12)
+        reader = DeepSeekV32().reader(thinking=thinking)
+        text = tokenizer.decode(said, skip_special_tokens=True).replace("\ufffd", "")  # bytes that are no character
+        reply = reader.push(text).then(reader.finish())
+        message = answer["choices"][0]["message"]
+        assert (message["reasoning_content"] or "", message["content"]) == (reply.reasoning, reply.content)
+        assert answer["usage"]["prompt_tokens"] == len(prompt)
+
+
+def greedy(model, prompt, num_tokens):
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + num_tokens:
+        token = int(logits_of(model, tokens)[-1].argmax())
+        if token == model.config.eos_token_id:
+            break
+        tokens.append(token)
+    return tokens[len(prompt) :]

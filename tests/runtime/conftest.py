@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from duckfleet.runtime.decoder import Decoder
+from duckfleet.runtime.dialect.deepseek_v32 import ASSISTANT, BOS, EOS, USER, DeepSeekV32
 from duckfleet.runtime.fabric import LocalFabric
 from duckfleet.runtime.fabric.interface import ForwardTiming
 from duckfleet.runtime.model import Checkpoint, load_decoder, prepare
@@ -46,6 +47,15 @@ def train_byte_level() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<|im_end|>", bos_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
     )
+
+
+def train_deepseek_like(*, special_marks: bool = False) -> PreTrainedTokenizerFast:
+    """DeepSeek-V3.2's tokens and no chat template. Tokenizers differ in whether marks are special."""
+    backend = train_byte_level().backend_tokenizer
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (BOS, EOS, USER, ASSISTANT)])
+    marks = [AddedToken(t, special=special_marks, normalized=False) for t in DeepSeekV32().markers]
+    (backend.add_special_tokens if special_marks else backend.add_tokens)(marks)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BOS, eos_token=EOS)
 
 
 @pytest.fixture(scope="session")

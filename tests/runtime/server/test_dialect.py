@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
 from duckfleet.runtime.dialect.deepseek_v32 import ASSISTANT, BOS, EOS, THINK, THINK_END, USER, DeepSeekV32
-from duckfleet.runtime.dialect.dsml import MARK
-from tests.runtime.conftest import ScriptDecoder, train_byte_level
+from tests.runtime.conftest import ScriptDecoder, train_deepseek_like
 from tests.runtime.server.conftest import MODEL, serving
 
 HELLO = {"role": "user", "content": "hello"}
@@ -25,12 +22,7 @@ CALL = (
 
 @pytest.fixture(scope="module", params=[True, False], ids=["special", "plain"])
 def tokenizer(request):
-    """DeepSeek's tokens; those of its dialect special or not, as tokenizers differ in that."""
-    backend = train_byte_level().backend_tokenizer
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (BOS, EOS, USER, ASSISTANT)])
-    marks = [AddedToken(t, special=request.param, normalized=False) for t in (THINK, THINK_END, MARK)]
-    (backend.add_special_tokens if request.param else backend.add_tokens)(marks)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BOS, eos_token=EOS)
+    return train_deepseek_like(special_marks=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +123,7 @@ def test_tools_are_told_called_and_their_results_come_back(ask):
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Malmö"})
-    assert [(c.index, c.function) for c in streamed["tool_calls"]] == [(0, call.function)]
+    assert [(c.index, c.function.model_dump()) for c in streamed["tool_calls"]] == [(0, call.function.model_dump())]
     assert choice.message.content == streamed["content"] == "Let me see."
     # What was answered goes back as it came, and the model is asked to go on thinking.
     result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
