@@ -73,9 +73,11 @@ def fleet_budget(
         more = f", and so {len(short) - 1} more" if len(short) > 1 else ""
         blocked.append(f"needs {need:.1f} GiB on each of {len(ducks)} ducks; {which}{more}")
     if gpu_bytes is not None and host.total_bytes > gpu_bytes:
+        fits = max(0, gpu_bytes - host.weight_bytes) // host.cache_bytes_per_token
         blocked.append(
             f"needs {host.total_bytes / 2**30:.1f} GiB of GPU memory for a context of {ctx}; "
             f"there are {gpu_bytes / 2**30:.1f}"
+            + (f": --ctx {fits} would fit" if fits else ", too little for its weights")
         )
     if ctx > config.max_positions:
         blocked.append(f"the model has {config.max_positions} positions, fewer than the context of {ctx}")

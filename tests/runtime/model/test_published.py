@@ -54,6 +54,12 @@ def test_what_does_not_fit_is_said():
     blocked = fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=200_000, gpu_bytes=16 << 30).blocked
     assert "GPU memory for a context of 200000; there are 16.0" in blocked[0]
     assert "fewer than the context of 200000" in blocked[1]
+    fits = int(blocked[0].rpartition("--ctx ")[2].split()[0])
+    assert fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=fits, gpu_bytes=16 << 30).blocked == ()
+    (blocked,) = fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=fits + 1, gpu_bytes=16 << 30).blocked
+    assert blocked.endswith("would fit")
+    (blocked,) = fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=16, gpu_bytes=8 << 30).blocked
+    assert blocked.endswith("there are 8.0, too little for its weights")
 
 
 def test_a_family_that_is_not_there_yet_is_named():
