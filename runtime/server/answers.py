@@ -45,10 +45,12 @@ class ChatAnswer:
 
     async def chunks(self) -> AsyncGenerator[Json]:
         more = {"usage": None} if self.include_usage else {}
-        started, reader = -1, None
+        started = -1
+        reader: ReplyReader | None = None
         async for event in self.generation:
             if event.choice > started:
-                started, reader = event.choice, self.new_reader and self.new_reader()
+                started = event.choice
+                reader = None if self.new_reader is None else self.new_reader()
                 opening: Json = {"role": "assistant", "content": "", "refusal": None}
                 yield self.head.json([chat_delta(event.choice, opening, (), self.tokens, None)], **more)
             delta, finish_reason = _delta(event, reader)

@@ -15,8 +15,8 @@ CONFIG = DeepseekV32Config(
     **{
         **DEEPSEEK,
         "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "first_k_dense_replace": 1,
+        "num_hidden_layers": 1,
+        "first_k_dense_replace": 0,
         "max_position_embeddings": CTX,
         "rope_parameters": {**DEEPSEEK_YARN, "factor": CTX / 64},
         "index_n_heads": 4,
@@ -73,7 +73,7 @@ def test_sixteen_thousand_tokens(decoder):
     # The cache takes what was computed, from the first token to the last, and nothing was moved or made anew.
     assert [tensor.data_ptr() for layer in cache.layers for tensor in layer] == places
     held = sum(tensor.untyped_storage().nbytes() for layer in cache.layers for tensor in layer)
-    assert held == CTX * cache_bytes_per_token(decoder.config) == CTX * 2 * 4 * (32 + 8 + 16)
+    assert held == CTX * cache_bytes_per_token(decoder.config) == CTX * 4 * (32 + 8 + 16)
     for layer in cache.layers:
         assert all(tensor[-1].any() for tensor in layer)
 
@@ -88,4 +88,4 @@ def test_a_step_works_on_scores_alone_beyond_what_it_attends_to(decoder):
     a_token = (middle - short) / 4096
     assert (long - middle) / 8192 == a_token  # linear: flat a token
     # Of each position: a product a head, their sum, and what the choice of the best takes.
-    assert a_token <= 2 * (4 * 4 + 4 + 2)
+    assert a_token <= 4 * 4 + 4 + 2

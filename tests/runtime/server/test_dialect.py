@@ -1,9 +1,12 @@
 """A model without a chat template: asked in its dialect, its reasoning and tool calls told apart from its answer."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
+from duckfleet.runtime.chat import run_chat
 from duckfleet.runtime.dialect.deepseek_v32 import ASSISTANT, BOS, EOS, THINK, THINK_END, USER, DeepSeekV32
 from tests.runtime.conftest import ScriptDecoder, train_deepseek_like
 from tests.runtime.server.conftest import MODEL, serving
@@ -166,6 +169,20 @@ def test_what_is_wrong_is_named(ask, param, message, body):
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert message in error["message"]
+
+
+def test_the_terminal_chat_shows_what_is_thought(ask):
+    url = ask("I see it.</think>A duck.").served.url
+    screen, lines = io.StringIO(), ["hello", "/quit"]
+
+    def typed(_):
+        return lines.pop(0)
+
+    assert run_chat(url, think=True, console=Console(file=screen, highlight=False), read_line=typed) == 0
+    assert "I see it.\nA duck.\n" in screen.getvalue()
+    screen.truncate(0)
+    assert run_chat(url, think=True, message="hello", console=Console(file=screen, highlight=False)) == 0
+    assert screen.getvalue().lstrip("\0") == "A duck.\n", "one message: the answer alone, for scripts"
 
 
 def test_the_openapi_document_knows_what_is_taken(ask):
