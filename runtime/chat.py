@@ -237,8 +237,10 @@ def run_chat(
         with ChatClient(base_url, model, api_key, options) as client:
             conversation = Conversation(system)
             if message is not None:
-                client.ask(conversation.asking(message), lambda piece: _show(console, piece))
+                answer = client.ask(conversation.asking(message), lambda piece: _show(console, piece))
                 console.print()
+                if answer.has_reasoning and not answer.text:
+                    raise OperatorError("the answer was cut while the model was still thinking: raise --max-tokens")
                 return 0
             console.print(Text.assemble(("duckfleet", "bold"), f" · {client.model} · /help tells what there is"))
             _talk(client, conversation, console, read_line or _line_editor())

@@ -171,7 +171,7 @@ def test_what_is_wrong_is_named(ask, param, message, body):
     assert message in error["message"]
 
 
-def test_the_terminal_chat_shows_what_is_thought(ask):
+def test_the_terminal_chat_shows_what_is_thought(ask, capsys):
     url = ask("I see it.</think>A duck.").served.url
     screen, lines = io.StringIO(), ["hello", "/quit"]
 
@@ -183,6 +183,9 @@ def test_the_terminal_chat_shows_what_is_thought(ask):
     screen.truncate(0)
     assert run_chat(url, think=True, message="hello", console=Console(file=screen, highlight=False)) == 0
     assert screen.getvalue().lstrip("\0") == "A duck.\n", "one message: the answer alone, for scripts"
+    cut = {"think": True, "message": "hello", "max_tokens": 3}
+    assert run_chat(url, **cut, console=Console(file=screen, highlight=False)) == 1
+    assert "still thinking" in capsys.readouterr().err
 
 
 def test_the_openapi_document_knows_what_is_taken(ask):
