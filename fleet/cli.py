@@ -11,6 +11,7 @@ import errno
 import importlib
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -89,9 +90,10 @@ def options(
     context.obj = FleetContext.of(state, site, no_auth=no_auth)
     from duckfleet.fleet.cli_vm import enter_lab
 
-    leave = enter_lab(context.obj, context.invoked_subcommand)
-    if leave is not None:
-        context.call_on_close(leave)
+    stay = enter_lab(context.obj, context.invoked_subcommand)
+    if stay is not None:
+        context.call_on_close(stay.leave)
+        context.obj = replace(context.obj, at_home=stay.interrupted)
     if no_auth:
         console.err.print(
             "--no-auth: nothing on the wire is authenticated or encrypted; anyone on the network can stop ducks, "

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +12,12 @@ from duckfleet.fleet.cli_options import Json, fleet_of
 from duckfleet.fleet.context import FleetContext
 from duckfleet.inventory.errors import OperatorError
 
-COMMANDS_OUTSIDE = frozenset(("init", "keys", "lab", "image", "pull", "model", "models", "demo", "doctor", "report"))
+if TYPE_CHECKING:
+    from duckfleet.fleet.vm.network import Stay
+
+COMMANDS_OUTSIDE = frozenset(
+    ("init", "keys", "lab", "image", "pull", "model", "models", "demo", "doctor", "report", "chat")
+)
 """Commands that do not speak to ducks, or that need this machine's own network."""
 
 
@@ -70,8 +74,8 @@ def _ensure_image(fleet: FleetContext) -> None:
         build_image(fleet)
 
 
-def enter_lab(fleet: FleetContext, command: str | None) -> Callable[[], None] | None:
-    """When the site of this run is a lab of virtual machines, go where its ducks are. Returns the way back."""
+def enter_lab(fleet: FleetContext, command: str | None) -> Stay | None:
+    """When the site of this run is a lab of virtual machines, go where its ducks are."""
     if command is None or command in COMMANDS_OUTSIDE or not fleet.lab_dir.exists():
         return None
     from duckfleet.fleet.vm import lab, network
@@ -83,7 +87,7 @@ def enter_lab(fleet: FleetContext, command: str | None) -> Callable[[], None] | 
         is_ours = fleet.site_path.resolve() == (fleet.lab_dir / "duckfleet.toml").resolve()
     except OperatorError:
         return None  # the command itself will say which site file it lacks
-    return network.enter(namespace) if is_ours else None
+    return network.Stay(namespace) if is_ours else None
 
 
 def fault(
@@ -131,8 +135,8 @@ def power(
 def execute(context: typer.Context) -> None:
     """Run a command where the lab's ducks are: duckctl lab exec -- curl http://10.21.1.1:7023/
 
-    The lab has a network of its own, so nothing outside it can reach its addresses, nor what `duckctl serve` opens
-    there.
+    The lab has a network of its own, so nothing outside it can reach its addresses. (`duckctl serve` speaks to the
+    ducks in there and listens out here.)
     """
     import subprocess
 

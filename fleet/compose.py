@@ -286,7 +286,8 @@ def run_server(
                 settings=ServerSettings(sampling=sampling),
                 dialect=dialect,
             )
-            server = HttpServer(app, request.host, request.port)
+            with fleet.at_home():
+                server = HttpServer(app, request.host, request.port)
             on_ready(server.url)
             say(f"serving {standing.model} at {server.url}")
             report = server.run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +38,8 @@ class FleetContext:
     state_dir: Path
     site_option: Path | None = None
     no_auth: bool = False
+    at_home: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Within it this thread is in the machine's own network, also where the ducks are a lab's with another."""
 
     @classmethod
     def of(cls, state: Path | None, site: Path | None, *, no_auth: bool = False) -> FleetContext:

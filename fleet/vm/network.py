@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from duckfleet.fleet.lab.ownership import ProcessId
@@ -77,29 +77,44 @@ def inside(namespace: str, command: Sequence[str]) -> list[str]:
 @contextlib.contextmanager
 def entered(namespace: str) -> Iterator[None]:
     """This thread, and threads and processes it starts, are in the namespace; afterwards the thread is back."""
-    leave = enter(namespace)
+    stay = Stay(namespace)
     try:
         yield
     finally:
-        leave()
+        stay.leave()
 
 
-def enter(namespace: str) -> Callable[[], None]:
-    """Move this thread into the namespace; returns what moves it back."""
+class Stay:
+    """This thread's stay in the namespace, from now until `leave`."""
+
+    def __init__(self, namespace: str) -> None:
+        """Raises `OperatorError` when the thread may not go there."""
+        self._namespace = namespace
+        self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        try:
+            _set_namespace(namespace)
+        except OSError as error:
+            os.close(self._home)
+            raise OperatorError(f"cannot enter the lab's network namespace {namespace}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """This thread is back where it came from; a socket opened meanwhile stays there."""
+        _set_namespace(self._home)
+        try:
+            yield
+        finally:
+            _set_namespace(self._namespace)
+
+    def leave(self) -> None:
+        _set_namespace(self._home)
+        os.close(self._home)
+
+
+def _set_namespace(namespace: str | int) -> None:
     from pyroute2 import netns
 
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    try:
-        netns.setns(namespace)
-    except OSError as error:
-        os.close(home)
-        raise OperatorError(f"cannot enter the lab's network namespace {namespace}: {error.strerror}") from error
-
-    def leave() -> None:
-        netns.setns(home)
-        os.close(home)
-
-    return leave
+    netns.setns(namespace)
 
 
 def _run(command: Sequence[str], text: str = "") -> str:
