@@ -11,7 +11,7 @@ from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
 
 DUCK_RESERVE_BYTES = 3 << 29
-"""Kernel, initramfs in memory, duckd's buffers: what a duck does not have for weights."""
+"""Kernel, initramfs in memory, duckd's buffers: what a duck does not have for weights; of a small duck a quarter."""
 GREEN_STATES = ("healthy", "placed", "serving")
 DEFAULT_MAX_AGE_S = 12 * 3600.0
 
@@ -28,7 +28,9 @@ class Evidence:
 
 def room_bytes(evidence: Evidence) -> int:
     """What a duck that was probed has for packed chunks."""
-    return max(0, evidence.facts.ram_bytes - DUCK_RESERVE_BYTES) if evidence.facts else 0
+    if evidence.facts is None:
+        return 0
+    return evidence.facts.ram_bytes - min(DUCK_RESERVE_BYTES, evidence.facts.ram_bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from duckfleet.fleet.lab.plan import plan_lab
 from duckfleet.fleet.probing import ProbeFacts
-from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, why_missing
+from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, room_bytes, why_missing
 from duckfleet.inventory.site import Site
 from duckfleet.inventory.store import DuckRow, Hold
 
@@ -121,3 +121,9 @@ def test_a_member_that_moved_or_left_the_site_is_named() -> None:
     assert "has moved" in against.reason
     (against,) = objections(FULL, replace(SITE, ducks=SITE.ducks[1:]), evidence(), NOW)
     assert "not in site.toml any more" in against.reason
+
+
+@pytest.mark.parametrize(("ram_bytes", "room"), [(32 << 30, (32 << 30) - (3 << 29)), (1 << 30, 3 << 28), (0, 0)])
+def test_a_small_duck_keeps_a_quarter_of_its_memory_for_itself(ram_bytes: int, room: int) -> None:
+    known = evidence(facts=replace(FACTS, ram_bytes=ram_bytes))[SITE.ducks[0].mac]
+    assert room_bytes(known) == room
