@@ -63,6 +63,8 @@ def _probe_json(result: Any) -> dict[str, Any]:
 
 
 def _probe_row(result: Any) -> tuple[Any, ...]:
+    from duckfleet.runtime.control import release_remark
+
     facts = result.facts
     if facts is None:
         return (result.duck.name, console.state_text(result.verdict), "", "", "", "", "", "; ".join(result.reasons))
@@ -74,7 +76,7 @@ def _probe_row(result: Any) -> tuple[Any, ...]:
         console.size(facts.ram_bytes) if facts.ram_bytes else "",
         f"{facts.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s" if facts.read_bandwidth_bytes_per_s else "",
         facts.kernels,
-        "; ".join(result.reasons),
+        "; ".join([*result.reasons, *filter(None, [release_remark(facts.duckd_version)])]),
     )
 
 
@@ -94,6 +96,7 @@ def status(
     from duckfleet.fleet.drop_counters import ask_ducks
     from duckfleet.fleet.musters import gather
     from duckfleet.fleet.rosters import why_missing
+    from duckfleet.runtime.control import release_remark
 
     fleet = fleet_of(context)
     chosen = fleet.site.select(ducks or [])
@@ -113,6 +116,7 @@ def status(
         held = f"{placement.model} rank {placement.rank}" if placement and known.row.state in _HOLDING else ""
         probed = f"{console.age(now_s - known.probed_at_s)} ago" if known.facts else "never"
         since = console.age(now_s - known.row.since_s)
+        release = release_remark(known.facts.duckd_version) if known.facts else ""
         rows.append(
             (
                 duck.name,
@@ -122,7 +126,7 @@ def status(
                 since,
                 probed,
                 held,
-                reason.partition("; `")[0] if reason else duck.notes,
+                reason.partition("; `")[0] if reason else release or duck.notes,
             )
         )
         values.append(
@@ -141,6 +145,7 @@ def status(
                 "holds": known.holds,
                 "placement": placement,
                 "missing": reason,
+                "release": release or None,
                 **({"datagrams": counted[duck.mac]} if counters else {}),
             }
         )

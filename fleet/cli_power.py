@@ -8,6 +8,8 @@ import typer
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Ducks, Json, fleet_of
+from duckfleet.fleet.context import FleetContext
+from duckfleet.inventory.errors import OperatorError
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +40,7 @@ def wake(
 
     fleet = fleet_of(context)
     chosen = fleet.site.select(ducks or [])
+    require_relay(fleet)
     limits = dict(lifecycle.TIMEOUT_S)
     if timeout is not None:
         limits = {state: limit if limit is None else min(limit, timeout) for state, limit in limits.items()}
@@ -116,6 +119,19 @@ def _switch(context: typer.Context, ducks: list[str] | None, action: str, by: st
             console.out.print(console.mark(result.ok) + f"{result.duck.name}  {result.detail}", soft_wrap=True)
     if not all(result.ok for result in results):
         raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+def require_relay(fleet: FleetContext) -> None:
+    """In a lab of processes nothing wakes when its power relay is gone. Raises `OperatorError` that says so."""
+    from duckfleet.fleet.lab.processes import lab_status
+
+    if not fleet.site_path.absolute().is_relative_to(fleet.lab_dir):
+        return
+    lab = lab_status(fleet.lab_dir)
+    if lab is not None and lab.kind == "processes" and lab.relay_pid is None:
+        raise OperatorError(
+            "the lab's power relay is not running, it crashed or was killed: `duckctl lab down`, `lab up`"
+        )
 
 
 def ask_person(request: str) -> bool:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from duckfleet.fleet.announcement import Announcement, running_server
 from duckfleet.fleet.context import FleetContext
 from duckfleet.inventory.errors import DuckfleetError
 from duckfleet.inventory.site import Domain, Site
 
+DUCK_TIMEOUT_S = 1.5
 GOOD, WARNING, BAD, UNKNOWN = "good", "warning", "bad", "unknown"
 WANTED_RMEM_BYTES = 4 << 20
 WANTED_FREE_BYTES = 2 << 30
@@ -45,10 +47,11 @@ def examine(fleet: FleetContext, server_port: int) -> Iterator[Finding]:
     yield from _clock(fleet)
     yield from _state(fleet)
     yield from _keys(fleet)
-    yield from _port("HTTP server", "127.0.0.1", server_port, socket.SOCK_STREAM)
+    yield from _port("HTTP server", "127.0.0.1", server_port, socket.SOCK_STREAM, running_server(fleet.state_dir))
     yield from _buffers(Path("/proc/sys/net/core/rmem_max"))
     yield from _tools()
     yield from _site(fleet)
+    yield from _ducks(fleet)
 
 
 def _versions() -> Iterator[Finding]:
@@ -135,13 +138,16 @@ def _keys(fleet: FleetContext) -> Iterator[Finding]:
     yield Finding("keys", GOOD, f"{fleet.keys_dir}, fingerprint {fingerprint(keys.public)}")
 
 
-def _port(what: str, address: str, port: int, kind: socket.SocketKind) -> Iterator[Finding]:
+def _port(what: str, address: str, port: int, kind: socket.SocketKind, ours: Announcement | None) -> Iterator[Finding]:
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
-            yield Finding(what, WARNING, f"{address}:{port}: {error.strerror}", "serve on another one: --port N")
+            if ours is not None and ours.url.endswith(f":{port}"):
+                yield Finding(what, GOOD, f"{ours.model} is served at {ours.url}, pid {ours.pid}")
+            else:
+                yield Finding(what, WARNING, f"{address}:{port}: {error.strerror}", "serve on another one: --port N")
             return
     yield Finding(what, GOOD, f"{address}:{port} is free")
 
@@ -181,6 +187,29 @@ def _site(fleet: FleetContext) -> Iterator[Finding]:
     yield Finding("site file", GOOD, f"{site.path}: {len(site.ducks)} ducks in {len(site.domains)} domains")
     for domain in site.domains:
         yield _interface(site, domain)
+
+
+def _ducks(fleet: FleetContext) -> Iterator[Finding]:
+    """Who answers, and who of them is of another release or has other keys. A duck that is off is no finding."""
+    from duckfleet.fleet.reach import identify, on_all
+    from duckfleet.inventory.errors import MachineError
+    from duckfleet.runtime.control import HostNetworkDown, release_remark
+    from duckfleet.runtime.errors import DuckLost
+
+    try:
+        site, keys = fleet.site, fleet.keys
+    except DuckfleetError:
+        return  # said already
+    answering = 0
+    for duck, answer in on_all(site.ducks, lambda duck: identify(site, duck, keys, DUCK_TIMEOUT_S)):
+        if isinstance(answer, HostNetworkDown | DuckLost):
+            continue
+        answering += 1
+        if isinstance(answer, MachineError):
+            yield Finding(f"duck {duck.name}", BAD, str(answer))
+        elif remark := release_remark(answer.duckd_version):
+            yield Finding(f"duck {duck.name}", WARNING, remark)
+    yield Finding("ducks", GOOD, f"{answering} of {len(site.ducks)} answer")
 
 
 def _interface(site: Site, domain: Domain) -> Finding:

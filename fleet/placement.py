@@ -108,5 +108,5 @@ def _seen_generation(fleet: FleetContext, ducks: tuple[Duck, ...]) -> int:
     seen = 0
     for _duck, identity in on_all(ducks, lambda duck: identify(fleet.site, duck, fleet.keys)):
         if not isinstance(identity, MachineError):
-            seen = max(seen, identity.generation)
+            seen = max(seen, identity.generation, identity.plan_generation)
     return seen

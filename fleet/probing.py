@@ -31,6 +31,7 @@ class ProbeFacts:
     read_bandwidth_bytes_per_s: float
     cpu: str
     kernels: str
+    duckd_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def facts_of(report: Mapping[str, Any]) -> ProbeFacts:
         read_bandwidth_bytes_per_s=_number(bandwidth, "bytes_per_s"),
         cpu=_text(cpu, "model"),
         kernels=_text(identity, "kernels"),
+        duckd_version=_text(identity, "duckd_version"),
     )
 
 

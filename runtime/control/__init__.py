@@ -30,6 +30,7 @@ from .errors import (
     WireDtypeMismatch,
 )
 from .records import Assignment, Identity, SessionConfig
+from .releases import host_release, release_remark
 
 __all__ = [
     "Assignment",
@@ -62,4 +63,6 @@ __all__ = [
     "TpMismatch",
     "WireDtypeMismatch",
     "duckd_path",
+    "host_release",
+    "release_remark",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from duckfleet.runtime.control import (
     StaleGeneration,
     TagAlgorithmMismatch,
     WireDtypeMismatch,
+    release_remark,
 )
 from duckfleet.runtime.errors import DuckLost
 from duckfleet.runtime.wire import FleetKeys, TagAlgorithm
@@ -27,6 +29,7 @@ from duckfleet.runtime.wire import FleetKeys, TagAlgorithm
 from .layout import DomainLayout
 
 KEY_BYTES = 32
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MAX_PARALLEL = 64
 
@@ -152,6 +155,8 @@ def agree(plan: ShardPlan, ducks: Sequence[RosterEntry], identities: Sequence[Id
                 f"duck {duck.duck} has accepted generation {identity.generation}, this plan is generation "
                 f"{plan.generation}: another host has placed a newer one; make a new roster"
             )
+        if remark := release_remark(identity.duckd_version):
+            _log.warning("duck %s %s", duck.duck, remark)
         if wire_dtype not in identity.wire_dtypes:
             raise WireDtypeMismatch(
                 f"duck {duck.duck} takes activations as {', '.join(identity.wire_dtypes)}, not as {wire_dtype}"

@@ -137,6 +137,10 @@ def test_the_whole_chain(operator: Operator) -> None:
         said = tokens(ask(server))
         assert len(said) == 12
         assert tokens(ask(server)) == said
+        again = operator.run("place", "tiny")  # beside a server: it goes on with what it began with
+        assert again.returncode == 0 and "restart it to serve this" in again.stderr
+        assert set(states(operator).values()) == {"serving"}
+        assert tokens(ask(server)) == said
         assert operator.ok("chat", "-m", "the quick brown duck", "--max-tokens", "3", "--temperature", "0").strip()
         metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
         assert 'duckfleet_fabric_duck_replies{duck="duck1103"}' in metrics
@@ -151,6 +155,7 @@ def test_the_whole_chain(operator: Operator) -> None:
         "placed",
         "placed",
         "serve_started",
+        "placed",
         "serve_ended",
     ]
 
