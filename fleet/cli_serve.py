@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.fleet.context import FleetContext
 from duckfleet.inventory.plan import FORMATS
 
 DEFAULT_PORT = 8021
@@ -115,6 +117,20 @@ def serve(
     allow_degraded: AllowDegraded = False,
     min_tp: MinTp = None,
     max_age: MaxAge = 12.0,
+    silence_floor: Annotated[
+        float,
+        typer.Option(min=0.005, metavar="S", help="A duck is replaced that was silent this long in a forward, …"),
+    ] = 0.05,
+    silence_medians: Annotated[
+        int,
+        typer.Option(min=2, metavar="N", help="… and as long as N usual forwards take, and did not say it is busy."),
+    ] = 20,
+    supervise: Annotated[
+        bool, typer.Option("--supervise", help="Start the server again when it crashes, where there is no systemd.")
+    ] = False,
+    print_unit: Annotated[
+        bool, typer.Option("--print-unit", help="Only print a systemd unit that runs this command.")
+    ] = False,
 ) -> None:
     """Serve the placed model over HTTP: /v1/chat/completions, /v1/models, /health, /metrics.
 
@@ -124,6 +140,13 @@ def serve(
     from duckfleet.fleet.serving import ServeRequest, serve_model
 
     fleet = fleet_of(context)
+    if print_unit:
+        from duckfleet.fleet.supervise import unit_text
+
+        console.out.print(unit_text(sys.orig_argv, str(fleet.state_dir)), markup=False, soft_wrap=True)
+        return
+    if supervise:
+        raise typer.Exit(_supervised(fleet, host, port))
     request = ServeRequest(
         model=model,
         host=host,
@@ -138,8 +161,22 @@ def serve(
         allow_degraded=allow_degraded,
         min_tp=min_tp,
         max_age_s=max_age * 3600,
+        silence_floor_s=silence_floor,
+        silence_medians=silence_medians,
     )
     serve_model(fleet, request, say=lambda text: console.err.print(text, markup=False, soft_wrap=True))
+
+
+def _supervised(fleet: FleetContext, host: str, port: int) -> int:
+    from duckfleet.fleet.announcement import running_server
+    from duckfleet.fleet.supervise import child_command, free_port, supervise
+
+    def is_up(pid: int) -> bool:
+        server = running_server(fleet.state_dir)
+        return server is not None and server.pid == pid
+
+    command = child_command(sys.orig_argv, port or free_port(host))
+    return supervise(command, is_up, lambda text: console.err.print(text, markup=False, soft_wrap=True))
 
 
 def chat(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from duckfleet.fleet.musters import Standing
     from duckfleet.fleet.serving import ServeRequest
     from duckfleet.inventory.roster import Roster
+    from duckfleet.runtime.fabric import FailoverEvent
 
 Progress = Callable[[str, int, int | None], None]
 """(what is being done, done so far, in all or None)."""
@@ -241,16 +242,19 @@ def run_server(
     say: Callable[[str], None],
     on_ready: Callable[[str], None],
     on_lost: Callable[[Sequence[str], str], None],
+    on_failover: Callable[[str, Sequence[str], Mapping[str, object]], None],
 ) -> None:
     """Load the host's share of the standing model, agree with its ducks, and answer until a signal.
 
     `on_ready` is called with the URL once requests are accepted, `on_lost` with the names of ducks that did not answer
-    a forward and the error. Raises `DuckLost`, subclasses of `IdentityMismatch`, `OperatorError`; requests under way
+    a forward and the error, `on_failover` with what was done about ducks that
+    fell silent. Raises `DuckLost`, subclasses of `IdentityMismatch`, `OperatorError`; requests under way
     when the signal comes are finished or said to be cut.
     """
     from duckfleet.runtime.engine import Engine
-    from duckfleet.runtime.fabric import UdpFabric
+    from duckfleet.runtime.fabric import FailoverPolicy, UdpFabric
     from duckfleet.runtime.model import Checkpoint, load_decoder, load_dialect, load_tokenizer
+    from duckfleet.runtime.model.chunk_store import ChunkStore
     from duckfleet.runtime.server import HttpServer, SamplingDefaults, ServerSettings, configure_logging, create_app
 
     configure_logging(as_json=not sys.stderr.isatty())
@@ -269,6 +273,9 @@ def run_server(
         auth=not fleet.no_auth,
         spin_us=_spin_us(standing.roster),
         on_lost=lambda error: on_lost(error.ducks, str(error)),
+        failover=FailoverPolicy(request.silence_floor_s, request.silence_medians),
+        chunk_source=ChunkStore(fleet.chunks_dir).read,
+        on_failover=lambda event: on_failover(event.kind, event.ducks, _evidence_of(event)),
     )
     try:
         say("loading what stays on this host")
@@ -294,6 +301,15 @@ def run_server(
         say(f"stopped: {report}")
     finally:
         fabric.close()
+
+
+def _evidence_of(event: FailoverEvent) -> dict[str, object]:
+    found: dict[str, object] = {"failover_generation": event.generation, "what": event.text}
+    if event.kind == "taken_over":
+        found |= {"silent_ms": round(event.silent_ms, 1), "took_ms": round(event.took_ms, 1)}
+    if event.moved_bytes:
+        found["moved_bytes"] = event.moved_bytes
+    return found
 
 
 def _require_host_memory(checkpoint: Any, ctx: int, host_format: str | None, say: Callable[[str], None]) -> None:

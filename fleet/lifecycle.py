@@ -1,7 +1,8 @@
 """The lifecycle of a duck, as a table: (state, event) -> state, and how long each state may last. Pure.
 
 Who writes which event: `wake` wake_sent; the boot service dhcp_seen and image_sent; whoever reaches the control
-plane answered; `probe` probe_*; `place` placed; `serve` serve_started and serve_ended; whoever misses an answer
+plane answered; `probe` probe_*; `place` placed; `serve` serve_started, serve_ended and
+rejoined; whoever misses an answer
 went_silent; `off` and `reboot` power_cut and reboot_sent; the clock timed_out; holds quarantined and released.
 """
 
@@ -77,6 +78,9 @@ TABLE: dict[tuple[str, str], str] = {
     ("placed", "serve_started"): "serving",
     ("serving", "serve_started"): "serving",
     ("serving", "serve_ended"): "placed",
+    # A duck that a running server had replaced, and has taken in again.
+    ("lost", "rejoined"): "serving",
+    **_rows(ANSWERING, "rejoined", "serving"),
     **_rows((*STARTING, *ANSWERING, "lost"), "went_silent", "lost"),
     **_rows((*SILENT, *STARTING, *ANSWERING), "power_cut", "off"),
     **_rows((*SILENT, *STARTING, *ANSWERING), "reboot_sent", "waking"),

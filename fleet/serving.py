@@ -40,6 +40,8 @@ class ServeRequest:
     allow_degraded: bool = False
     min_tp: int | None = None
     max_age_s: float = DEFAULT_MAX_AGE_S
+    silence_floor_s: float = 0.05
+    silence_medians: int = 20
 
 
 def renew_roster(fleet: FleetContext, standing: Standing, evidence: Mapping[str, Evidence]) -> Standing:
@@ -91,7 +93,9 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
             announce(fleet.state_dir, Announcement(url, standing.model, generation, os.getpid()))
 
         try:
-            compose.run_server(fleet, standing, request, say=say, on_ready=on_ready, on_lost=serving.lost)
+            compose.run_server(
+                fleet, standing, request, say=say, on_ready=on_ready, on_lost=serving.lost, on_failover=serving.failover
+            )
         finally:
             retract(fleet.state_dir, os.getpid())
 
@@ -116,7 +120,7 @@ class _Serving:
         self.ducks = ducks
         self.evidence = evidence
         # The thread that decodes only leaves a note here: it never waits for the store.
-        self._silent: queue.SimpleQueue[tuple[tuple[str, ...], str] | None] = queue.SimpleQueue()
+        self._noted: queue.SimpleQueue[_Note | None] = queue.SimpleQueue()
         self._renewer = threading.Thread(target=self._renew, name="renew-serving", daemon=True)
 
     def __enter__(self) -> _Serving:
@@ -129,12 +133,16 @@ class _Serving:
 
     def lost(self, names: Sequence[str], error: str) -> None:
         """Note ducks that did not answer; returns at once."""
-        self._silent.put((tuple(names), error))
+        self._noted.put(_Note("lost", tuple(names), {"error": error}))
+
+    def failover(self, kind: str, names: Sequence[str], evidence: Mapping[str, object]) -> None:
+        """Note what the fabric did about missing ducks (its `FailoverEvent`); returns at once."""
+        self._noted.put(_Note(kind, tuple(names), evidence))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        self._silent.put(None)  # wakes the renewer
+        self._noted.put(None)  # wakes the renewer
         if isinstance(error, DuckLost):
-            self._went_silent(error.ducks, str(error))
+            self._take_note(_Note("lost", error.ducks, {"error": str(error)}))
         if isinstance(error, MachineError):
             self.store.log("serve_failed", {**self.evidence, "error": str(error)})
         if self._renewer.ident is not None:
@@ -151,21 +159,36 @@ class _Serving:
         renew_at_s = time.monotonic() + RENEW_S
         while True:
             try:
-                noted = self._silent.get(timeout=max(0.0, renew_at_s - time.monotonic()))
+                noted = self._noted.get(timeout=max(0.0, renew_at_s - time.monotonic()))
             except queue.Empty:
-                noted = ((), "")
+                noted = _Note("", (), {})
             if noted is None:
                 return
             try:
-                self._went_silent(*noted)
+                self._take_note(noted)
                 if time.monotonic() >= renew_at_s:
                     renew_at_s += RENEW_S
                     self.store.renew([duck.mac for duck in self.ducks], "serving")
             except StoreError:
                 continue  # the disk may be full for a while; tokens still flow
 
-    def _went_silent(self, names: Sequence[str], error: str) -> None:
-        states = self.store.ducks() if names else {}
+    def _take_note(self, note: _Note) -> None:
+        states = self.store.ducks() if note.ducks else {}
+        if note.kind in ("taken_over", "not_covered", "rejoined"):
+            self.store.log(f"failover_{note.kind}", {**self.evidence, **note.evidence, "ducks": list(note.ducks)})
         for duck in self.ducks:
-            if duck.name in names and states[duck.mac].state in ("placed", "serving"):  # said once
-                self._take(duck, "went_silent", {**self.evidence, "error": error})
+            if duck.name not in note.ducks:
+                continue
+            if note.kind == "rejoined":
+                self._take(duck, "rejoined", {**self.evidence, **note.evidence})
+            elif states[duck.mac].state in ("placed", "serving"):  # said once
+                self._take(duck, "went_silent", {**self.evidence, **note.evidence})
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What the decoding thread leaves for the one that writes to the store."""
+
+    kind: str
+    ducks: tuple[str, ...]
+    evidence: Mapping[str, object]

@@ -24,6 +24,7 @@ class MissingVector(NamedTuple):
     heard: int
     received_bytes: int
     message_bytes: int
+    silent_us: int = 0  # since anything was heard from its duck
 
 
 def duck_lost(
@@ -32,10 +33,11 @@ def duck_lost(
     missing: Sequence[MissingVector],
     ducks: Mapping[int, RosterEntry],
     send_errnos: Mapping[int, int],
+    why_not: str = "",
 ) -> DuckLost:
     """The error that names every duck whose answer is missing, and what was last heard from it.
 
-    `ducks` and `send_errnos` (0: none) are by rank.
+    `ducks` and `send_errnos` (0: none) are by rank; `why_not`: why nobody could take over.
     """
     told: dict[str, str] = {}
     for vector in missing:
@@ -48,7 +50,8 @@ def duck_lost(
         told[duck.duck] = f"{duck.duck} ({duck.address}, rank {vector.rank}): {last}"
     return DuckLost(
         f"layer {layer}: no answer after {waited_us / 1e6:.3f} s from {len(told)} of {len(ducks)} ducks: "
-        + ", ".join(told.values()),
+        + ", ".join(told.values())
+        + (f"; {why_not}" if why_not else ""),
         ducks=tuple(told),
     )
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from duckfleet.inventory.errors import DuckfleetError, MachineError
+from duckfleet.inventory.errors import DuckfleetError, InternalError, MachineError
 from duckfleet.inventory.plan import ShardPlan
 from duckfleet.inventory.roster import RosterEntry
 from duckfleet.runtime.control import (
@@ -193,51 +193,60 @@ def require_chunks(control: FleetControl, plan: ShardPlan) -> None:
         raise ChunkMissing(f"weights are missing: {'; '.join(lacking)}. Next: run `duckctl place`")
 
 
-def configure(
-    control: FleetControl,
-    plan: ShardPlan,
-    layouts: Sequence[DomainLayout],
-    secret: SessionSecrets,
-    host_ports: Sequence[int],
-    *,
-    tag_algorithm: TagAlgorithm,
-    wire_dtype: str,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What all ducks of a session are told alike."""
+
+    plan: ShardPlan
+    layouts: Sequence[DomainLayout]
+    secret: SessionSecrets
+    host_ports: Sequence[int]
+    tag_algorithm: TagAlgorithm
+    wire_dtype: str
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """(domain, duck in it) of a rank."""
+        for d, layout in enumerate(self.layouts):
+            for i, duck in enumerate(layout.ducks):
+                if duck.rank == rank:
+                    return d, i
+        raise InternalError(f"rank {rank} is in no domain")
+
+    def config(self, assignment: Assignment, key_id: int = 0, key: bytes = b"") -> SessionConfig:
+        """For the duck of this assignment; with its first key unless another is given."""
+        d, i = self.place(assignment.rank)
+        layout, keys = self.layouts[d], self.secret.domains[d]
+        return SessionConfig(
+            session=self.secret.session,
+            generation=self.plan.generation,
+            rank=assignment.rank,
+            tp=self.plan.tp,
+            format=self.plan.format,
+            hidden=self.plan.hidden,
+            num_layers=self.plan.num_layers,
+            model_digest=self.plan.model_digest,
+            shard_digest=assignment.shard_digest,
+            host_address=layout.domain.host_address,
+            host_port=self.host_ports[d],
+            wire_dtype=self.wire_dtype,
+            tag_algorithm=self.tag_algorithm,
+            domain_key_id=keys.broadcast_id,
+            duck_key_id=key_id or keys.duck_ids[i],
+            domain_key=keys.broadcast,
+            duck_key=key or keys.ducks[i],
+            reply_fragment_bytes=layout.fragment_bytes,
+        )
+
+
+def configure(control: FleetControl, terms: SessionTerms) -> None:
     """Assign each duck its rank's chunks and start the session on it.
 
     Raises a subclass of `IdentityMismatch`, or another `MachineError`, that names the duck.
     """
-    place = {
-        duck.rank: (layout, keys, i, port)
-        for layout, keys, port in zip(layouts, secret.domains, host_ports, strict=True)
-        for i, duck in enumerate(layout.ducks)
-    }
 
     def one(duck: RosterEntry, client: ControlClient) -> None:
-        layout, keys, i, port = place[duck.rank]
-        assignment = Assignment.from_plan(plan, duck.rank)
+        assignment = Assignment.from_plan(terms.plan, duck.rank)
         client.assign(assignment)
-        client.configure(
-            SessionConfig(
-                session=secret.session,
-                generation=plan.generation,
-                rank=duck.rank,
-                tp=plan.tp,
-                format=plan.format,
-                hidden=plan.hidden,
-                num_layers=plan.num_layers,
-                model_digest=plan.model_digest,
-                shard_digest=assignment.shard_digest,
-                host_address=layout.domain.host_address,
-                host_port=port,
-                wire_dtype=wire_dtype,
-                tag_algorithm=tag_algorithm,
-                domain_key_id=keys.broadcast_id,
-                duck_key_id=keys.duck_ids[i],
-                domain_key=keys.broadcast,
-                duck_key=keys.ducks[i],
-                reply_fragment_bytes=layout.fragment_bytes,
-            )
-        )
+        client.configure(terms.config(assignment))
 
     control.each(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 
 from duckfleet.inventory.errors import InternalError, OperatorError
@@ -11,10 +12,21 @@ from duckfleet.runtime.errors import DuckLost, FabricClosed
 from duckfleet.runtime.wire import MAX_TOKENS, FleetKeys, TagAlgorithm, WireDtype
 
 from . import _fabric
+from .admission import Admission, ChunkSource
+from .failover import Failover, FailoverEvent, FailoverPolicy
 from .interface import F32, U32, ForwardTiming, Ticket
-from .layout import DomainLayout, lay_out
+from .layout import DomainLayout, Duties, duties, lay_out
 from .report import MissingVector, duck_lost, traffic
-from .session import FleetControl, SessionSecrets, agree, choose_tag_algorithm, configure, require_chunks
+from .session import (
+    FleetControl,
+    SessionSecrets,
+    SessionTerms,
+    agree,
+    choose_tag_algorithm,
+    configure,
+    require_chunks,
+)
+from .takeover import PlanParts, Shares
 
 DEFAULT_MAX_REQUEST_BYTES = 1 << 20
 _CLOSED, _LOST = 2, 1  # native Outcome
@@ -26,8 +38,11 @@ class UdpFabric:
     Construction goes through the whole session set-up: identities, chunks, assignment, keys. Authentication is on
     unless `auth=False`. `deadline_s` bounds the time from sending a request to its last reply; `spin_us` is how
     long to poll busily before blocking (0 where ducks share the host's cores). `wire_dtype` f16 and bf16 halve what
-    is broadcast and round activations. `on_lost` is told of each forward that a duck did not answer, in the thread
-    that waits for it: it must be quick.
+    is broadcast and round activations.
+
+    A duck that falls silent is replaced while the forward waits (failover.py): by holders of its parts, else by ducks
+    that have room for what `chunk_source` gives; `failover` says when. `on_failover` is told of each such event, and
+    `on_lost` of each forward that failed because a duck did not answer; both must be quick.
 
     Raises `OperatorError` (roster and plan do not fit, an address that cannot be bound), `DuckLost` (no answer),
     `ChunkMissing` (run `duckctl place`), subclasses of `IdentityMismatch`.
@@ -51,6 +66,9 @@ class UdpFabric:
         max_probe_us: int = 100_000,
         gap_us: int = 1_000,
         on_lost: Callable[[DuckLost], None] | None = None,
+        failover: FailoverPolicy = FailoverPolicy(),  # noqa: B008 - frozen
+        chunk_source: ChunkSource | None = None,
+        on_failover: Callable[[FailoverEvent], None] | None = None,
     ) -> None:
         if auth and keys is None:
             raise OperatorError("there are no fleet keys: run `duckctl init`, or say auth=False (`--no-auth`)")
@@ -60,7 +78,9 @@ class UdpFabric:
             raise OperatorError(f"activations cannot travel as {wire_dtype!r}; choose f32, f16 or bf16")
         self._plan = plan
         self._layouts = lay_out(roster, plan)
-        self._by_rank = {entry.rank: entry for entry in roster.entries}
+        self._parts = PlanParts.of(plan)
+        everybody = (*roster.entries, *roster.spares)
+        self._by_rank = {entry.rank: entry for entry in everybody}
         self._domain_of = {duck.rank: i for i, layout in enumerate(self._layouts) for duck in layout.ducks}
         self._on_lost = on_lost
         self._forwards = 0
@@ -86,17 +106,20 @@ class UdpFabric:
                 max_probe_us=max_probe_us,
                 gap_us=gap_us,
             )
-            self._native = _open(session, self._layouts, secret, transport, spin_us, round(deadline_s * 1e6))
+            whole = Shares(frozenset(range(plan.tp)), {}, ())
+            self._native = _open(
+                session,
+                self._layouts,
+                duties(self._layouts, self._parts, whole),
+                secret,
+                transport,
+                spin_us,
+                round(deadline_s * 1e6),
+                failover,
+            )
+            terms = SessionTerms(plan, self._layouts, secret, self._native.ports(), self._tag_algorithm, wire_dtype)
             try:
-                configure(
-                    control,
-                    plan,
-                    self._layouts,
-                    secret,
-                    self._native.ports(),
-                    tag_algorithm=self._tag_algorithm,
-                    wire_dtype=wire_dtype,
-                )
+                configure(control, terms)
             except BaseException:
                 self._native.close()
                 raise
@@ -104,6 +127,27 @@ class UdpFabric:
             control.close()
         self._session = secret.session
         self._transport = transport
+        self._terms = terms
+        self._failover = Failover(
+            self._parts,
+            everybody,
+            {duck.rank: layout.domain.host_address for layout in self._layouts for duck in layout.ducks},
+            Admission(plan, self._parts, terms, keys, chunk_source, control_timeout_s),
+            failover,
+            apply=self._apply,
+            rekey=self._rekey,
+            on_event=on_failover,
+            first_key_id=1 + len(self._layouts) + len(everybody),
+        )
+        self._failover.admit_spares()
+        # The native core must not hold the failover, which holds the native core.
+        handler = weakref.WeakMethod(self._failover.on_silence)
+
+        def on_silence(waited_us: int, missing: list[_fabric.Missing]) -> bool:
+            ask = handler()
+            return ask is not None and ask(waited_us, missing)
+
+        self._native.on_silence(on_silence)
 
     @property
     def tag_algorithm(self) -> TagAlgorithm:
@@ -148,7 +192,14 @@ class UdpFabric:
             raise lost
         raise FabricClosed("the fabric was closed")
 
-    def _lost(self, layer: int, waited_us: int, missing: Sequence[tuple[int, int, int, int, int, int]]) -> DuckLost:
+    def _apply(self, shares: Shares) -> None:
+        self._native.set_duties([_native_duties(some) for some in duties(self._layouts, self._parts, shares)])
+
+    def _rekey(self, rank: int, key_id: int, key: bytes) -> None:
+        domain, duck = self._terms.place(rank)
+        self._native.rekey(domain, duck, key_id, key)
+
+    def _lost(self, layer: int, waited_us: int, missing: Sequence[_fabric.Missing]) -> DuckLost:
         send_errnos = [domain["last_send_errno"] for domain in self._native.stats()]
         return duck_lost(
             layer,
@@ -156,6 +207,7 @@ class UdpFabric:
             [MissingVector(*vector) for vector in missing],
             self._by_rank,
             {rank: send_errnos[domain] for rank, domain in self._domain_of.items()},
+            self._failover.why_not(),
         )
 
     def stats(self) -> dict[str, object]:
@@ -166,6 +218,8 @@ class UdpFabric:
             "session": self._session,
             "generation": self._plan.generation,
             "forwards": self._forwards,
+            "failover": {**self._failover.stats(), "last_pause_ms": self._native.last_pause_us() / 1e3},
+            "missing_ducks": " ".join(self._failover.missing_ducks()),
             "mean_us": {
                 name: us / max(1, self._forwards)
                 for name, us in zip(("prepare", "send", "wait", "fetch"), self._timing_us, strict=True)
@@ -175,19 +229,29 @@ class UdpFabric:
 
     def close(self) -> None:
         """Idempotent; whoever waits gets `FabricClosed`."""
+        self._failover.close()
         self._native.close()
+
+
+def _native_duties(some: Duties) -> _fabric.DomainDuties:
+    return _fabric.DomainDuties(
+        vectors=[_fabric.VectorSpec(duck=v.duck, slice=v.slice, part=v.part) for v in some.vectors],
+        vectors_of_layer=some.vectors_of_layer,
+    )
 
 
 def _open(
     session: _fabric.SessionConfig,
     layouts: Sequence[DomainLayout],
+    duties_of_domain: Sequence[Duties],
     secret: SessionSecrets,
     transport: str,
     spin_us: int,
     deadline_us: int,
+    failover: FailoverPolicy,
 ) -> _fabric.Fabric:
     domains = []
-    for layout, keys in zip(layouts, secret.domains, strict=True):
+    for layout, some, keys in zip(layouts, duties_of_domain, secret.domains, strict=True):
         domains.append(
             _fabric.DomainConfig(
                 name=layout.domain.name,
@@ -204,13 +268,20 @@ def _open(
                     )
                     for duck, key_id, key in zip(layout.ducks, keys.duck_ids, keys.ducks, strict=True)
                 ],
-                vectors=[_fabric.VectorSpec(duck=v.duck, slice=v.slice, part=v.part) for v in layout.vectors],
-                vectors_of_layer=layout.vectors_of_layer,
+                vectors=[_fabric.VectorSpec(duck=v.duck, slice=v.slice, part=v.part) for v in some.vectors],
+                vectors_of_layer=some.vectors_of_layer,
             )
         )
     try:
         return _fabric.Fabric(
-            session=session, domains=domains, transport=transport, spin_us=spin_us, deadline_us=deadline_us
+            session=session,
+            domains=domains,
+            transport=transport,
+            spin_us=spin_us,
+            deadline_us=deadline_us,
+            silence_floor_us=round(failover.silence_floor_s * 1e6),
+            silence_medians=failover.silence_medians,
+            silence_cold_us=round(failover.silence_cold_s * 1e6),
         )
     except _fabric.LinkError as error:
         raise OperatorError(str(error)) from error

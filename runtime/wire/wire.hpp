@@ -136,6 +136,7 @@ inline constexpr std::uint16_t kMaxTopK = 64;
 inline constexpr std::uint32_t kMaxHidden = 1u << 16;
 inline constexpr std::uint32_t kMaxLayers = 1u << 12;
 inline constexpr std::uint16_t kMaxTp = 64;
+inline constexpr std::uint16_t kMaxRanks = 128;  // ranks from tp on are spares: no slice of their own, parts of others'
 inline constexpr std::uint32_t kDigestBytes = 32;  // BLAKE2b-256
 inline constexpr std::uint32_t kMaxHave = 8192;    // digests in one kHave
 inline constexpr std::uint32_t kMaxAssign = 16384;  // digests in one kAssign

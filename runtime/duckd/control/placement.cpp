@@ -60,9 +60,14 @@ std::optional<Refusal> Placement::assign(std::span<const std::byte> payload) {
     state_.shard = before;  // a running session goes on
     return std::nullopt;
   }
-  install_(nullptr);
-  state_.session = 0;
-  log_info("assigned")
+  if (session_ && state_.shard->extends(*before)) {
+    session_->extend(state_.shard);
+  } else {
+    install_(nullptr);
+    session_ = nullptr;
+    state_.session = 0;
+  }
+  log_info(session_ ? "assignment_extended" : "assigned")
       .with("rank", now.rank)
       .with("tp", now.tp)
       .with("chunks", now.num_chunks)
@@ -86,7 +91,8 @@ std::optional<Refusal> Placement::configure(std::span<const std::byte> payload) 
   sodium_memzero(config.duck_key, sizeof config.duck_key);
   if (!session) return refusal;
   const std::string host = to_text(session->host());
-  install_(std::move(session));
+  install_(session);
+  session_ = std::move(session);
   state_.session = config.session;
   state_.generation = config.generation;
   LogLine line(LogLevel::kInfo, "session_configured");
@@ -105,6 +111,7 @@ bool Placement::uses(const Digest& digest) const {
 void Placement::clear() {
   const std::lock_guard lock(mutex_);
   install_(nullptr);
+  session_ = nullptr;
   state_.shard = nullptr;
   state_.session = 0;
 }

@@ -47,6 +47,7 @@ class Placement {
   const std::function<void(std::shared_ptr<Session>)> install_;
   mutable std::mutex mutex_;
   State state_;
+  std::shared_ptr<Session> session_;  // the served one
 };
 
 }  // namespace duckfleet::duckd

@@ -11,7 +11,7 @@ using wire::DropReason;
 
 Session::Session(const wire::Configure& config, std::shared_ptr<const Shard> shard, wire::DatagramKey domain_key,
                  wire::DatagramKey duck_key)
-    : config_(config), shard_(std::move(shard)), domain_key_{domain_key, config.domain_key_id, {}},
+    : config_(config), shards_{std::move(shard)}, shard_(shards_.back().get()), domain_key_{domain_key, config.domain_key_id, {}},
       duck_key_{duck_key, config.duck_key_id, {}} {
   std::memcpy(&host_.address, config.host_address, sizeof host_.address);
   host_.port = htons(config.host_port);
@@ -39,6 +39,11 @@ std::shared_ptr<Session> Session::create(const wire::Configure& config, std::sha
     }
   }
   return session;
+}
+
+void Session::extend(std::shared_ptr<const Shard> shard) {
+  shards_.push_back(std::move(shard));
+  shard_.store(shards_.back().get(), std::memory_order_release);
 }
 
 DropReason Session::admit(const wire::Datagram& datagram, std::span<std::byte> bytes, const Peer& from) noexcept {

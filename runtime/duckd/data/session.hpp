@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "assembly.hpp"
 #include "auth.hpp"
@@ -53,8 +54,9 @@ struct Slot {
 
 struct Lane {
   std::uint32_t last_step = 0;
-  // The request under way, one that waits, and room for what a failover asks for beside them.
-  std::array<Slot, 4> slots;
+  // The request under way, one that waits, and room for what a failover asks for beside them: a slot for each slice of
+  // which this duck computes parts. Their memory is taken when it is used.
+  std::array<Slot, 8> slots;
 };
 
 struct SessionKey {
@@ -70,7 +72,10 @@ class Session {
                                          wire::Refusal& refusal);
 
   const wire::Configure& config() const noexcept { return config_; }
-  const Shard& shard() const noexcept { return *shard_; }
+  // What it returned stays as long as the session.
+  const Shard& shard() const noexcept { return *shard_.load(std::memory_order_acquire); }
+  // From now on these parts are served too: `shard` extends the present one. One caller at a time.
+  void extend(std::shared_ptr<const Shard> shard);
   const Peer& host() const noexcept { return host_; }
   const wire::DatagramKey& duck_key() const noexcept { return duck_key_.key; }
   std::uint64_t take_sequence() noexcept { return next_sequence_.fetch_add(1, std::memory_order_relaxed); }
@@ -88,7 +93,8 @@ class Session {
           wire::DatagramKey duck_key);
 
   wire::Configure config_;
-  std::shared_ptr<const Shard> shard_;
+  std::vector<std::shared_ptr<const Shard>> shards_;  // the present one is the last; requests may still read others
+  std::atomic<const Shard*> shard_;
   Peer host_;
   SessionKey domain_key_, duck_key_;
   std::atomic<std::uint64_t> next_sequence_{1};

@@ -56,7 +56,7 @@ std::optional<Refusal> parse_assignment(std::span<const std::byte> payload, Assi
   if (payload.size() != std::size_t{assign.num_chunks} * sizeof(Digest)) return malformed("the digests are cut short");
   if (assign.tp == 0 || assign.tp > wire::kMaxTp) return malformed("tp is " + text(assign.tp));
   // A spare has a rank past the last; it owns no slice, holds parts of others' and answers for what it is asked.
-  if (assign.rank >= 2 * wire::kMaxTp) return malformed("rank " + text(assign.rank) + " of " + text(assign.tp));
+  if (assign.rank >= wire::kMaxRanks) return malformed("rank " + text(assign.rank) + " of " + text(assign.tp));
   if (assign.format >= kernels::kNumFormats) return malformed("format " + text(assign.format) + " is unknown");
   if (assign.hidden == 0 || assign.hidden > wire::kMaxHidden) return malformed("hidden is " + text(assign.hidden));
   if (assign.num_layers == 0 || assign.num_layers > wire::kMaxLayers) {
@@ -100,6 +100,16 @@ std::shared_ptr<const Shard> Shard::build(const Assignment& assignment, const Ch
     for (auto& [index, chunks] : by_part) slice.push_back({index, std::move(chunks)});
   }
   return shard;
+}
+
+bool Shard::extends(const Shard& other) const {
+  wire::Assign ours = assignment_, theirs = other.assignment_;
+  ours.generation = theirs.generation;
+  ours.num_chunks = theirs.num_chunks;
+  if (std::memcmp(&ours, &theirs, sizeof ours) != 0) return false;
+  std::set<Digest> held;
+  for (const auto& chunk : chunks_) held.insert(chunk->digest);
+  return std::ranges::all_of(other.chunks_, [&](const auto& chunk) { return held.contains(chunk->digest); });
 }
 
 bool Shard::uses(const Digest& digest) const noexcept {

@@ -41,6 +41,9 @@ class Shard {
   std::size_t num_chunks() const noexcept { return chunks_.size(); }
   bool uses(const Digest& digest) const noexcept;
 
+  // Whether this is the other's place in the same model, with all its chunks and perhaps more.
+  bool extends(const Shard& other) const;
+
   // Null when nothing of it is held.
   const Slice* find(std::uint32_t layer, std::uint32_t slice) const noexcept;
 

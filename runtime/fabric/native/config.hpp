@@ -36,6 +36,13 @@ struct VectorSpec {
   std::uint8_t part = wire::kWholeSlice;
 };
 
+// What the ducks of one domain owe. Immutable: a request keeps the duties with which it was sent, whatever comes after.
+struct DomainDuties {
+  std::vector<VectorSpec> vectors;
+  // By layer: indices into `vectors` of those that this layer has (a slice may be empty in a layer).
+  std::vector<std::vector<std::uint16_t>> vectors_of_layer;
+};
+
 struct DomainConfig {
   std::string name;
   Endpoint host;
@@ -44,8 +51,8 @@ struct DomainConfig {
   std::uint32_t key_id = 0;          // of the key for broadcasts
   KeyBytes key{};
   std::vector<DuckConfig> ducks;
+  // At the start, as in `DomainDuties`.
   std::vector<VectorSpec> vectors;
-  // By layer: indices into `vectors` of those that this layer has (a slice may be empty in a layer).
   std::vector<std::vector<std::uint16_t>> vectors_of_layer;
 };
 

@@ -17,6 +17,11 @@ constexpr float kLatencyWeight = 0.125F;  // of the newest sample, as in RFC 629
 // A duck asks for one request at most 12 times of its own accord (docs/wire.md), and once for each time we asked it.
 constexpr std::uint64_t kNacksARequest = 16;
 
+// A duck is not called silent before it was asked this often without an answer, and had this long for the last one:
+// time in which this host itself stood still is no evidence against anybody.
+constexpr std::uint32_t kMinUnanswered = 3;
+constexpr std::uint64_t kLastAnswerUs = 5'000;
+
 wire::DatagramKey make_key(wire::TagAlgorithm algorithm, const KeyBytes& bytes, const std::string& domain) {
   auto key = wire::DatagramKey::create(algorithm, bytes);
   if (!key) throw std::invalid_argument("domain " + domain + ": this CPU cannot make tags of the session's algorithm");
@@ -49,8 +54,7 @@ DomainProtocol::DomainProtocol(const SessionConfig& session, const DomainConfig&
       broadcast_key_(make_key(session.tag_algorithm, domain.key, domain.name)),
       broadcast_key_id_(domain.key_id),
       duck_counters_(domain.ducks.size()),
-      specs_(domain.vectors),
-      vectors_of_layer_(domain.vectors_of_layer),
+      duties_(std::make_shared<DomainDuties>(DomainDuties{domain.vectors, domain.vectors_of_layer})),
       buffer_bytes_((sizeof(DataHeader) + domain.fragment_bytes + 63) / 64 * 64),
       send_memory_(buffer_bytes_ * kMaxBatch) {
   if (fragment_bytes_ == 0 || fragment_bytes_ % wire::kFragmentUnitBytes != 0 ||
@@ -68,7 +72,12 @@ DomainProtocol::DomainProtocol(const SessionConfig& session, const DomainConfig&
                           .window = {},
                           .latency_us = {}});
   }
-  for (const VectorSpec& spec : specs_) {
+  for (Lane& lane : lanes_) lane.resends.resize(ducks_.size());
+  make_room(*duties_);
+}
+
+void DomainProtocol::make_room(const DomainDuties& duties) {
+  for (const VectorSpec& spec : duties.vectors) {
     if (spec.duck >= ducks_.size()) throw std::invalid_argument("a vector's duck is not of its domain");
     if (spec.part == wire::kWholeSlice) {
       if (spec.slice != ducks_[spec.duck].rank) throw std::invalid_argument("another rank's slice is asked for by parts");
@@ -76,28 +85,38 @@ DomainProtocol::DomainProtocol(const SessionConfig& session, const DomainConfig&
       throw std::invalid_argument("a part beyond the eighth");
     }
   }
-  for (const auto& layer : vectors_of_layer_) {
+  for (const auto& layer : duties.vectors_of_layer) {
     for (const std::uint16_t v : layer) {
-      if (v >= specs_.size()) throw std::invalid_argument("a layer names a vector that its domain does not have");
+      if (v >= duties.vectors.size()) throw std::invalid_argument("a layer names a vector that its domain does not have");
     }
   }
-  const std::size_t slot_floats = std::size_t{session.max_tokens} * session.hidden;
+  const std::size_t slot_floats = std::size_t{session_.max_tokens} * session_.hidden;
   for (Lane& lane : lanes_) {
-    for (std::size_t v = 0; v < specs_.size(); ++v) lane.slots.push_back(std::make_unique<VectorSlot>(slot_floats));
-    lane.states.resize(specs_.size());
-    lane.resends.resize(ducks_.size());
-    lane.extras.reserve(specs_.size());
+    while (lane.slots.size() < duties.vectors.size()) lane.slots.push_back(std::make_unique<VectorSlot>(slot_floats));
+    if (lane.states.size() < lane.slots.size()) lane.states.resize(lane.slots.size());
+    lane.extras.reserve(lane.slots.size());
   }
+}
+
+void DomainProtocol::rekey(std::size_t duck, std::uint32_t key_id, const KeyBytes& key) {
+  Duck& d = ducks_.at(duck);
+  d.key = make_key(session_.tag_algorithm, key, "of duck " + std::to_string(d.rank));
+  d.key_id = key_id;
+  d.sequence = 0;
+  d.window = {};
+  d.num_unanswered = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------
 // Requests
 // ---------------------------------------------------------------------------------------------------------
 
-void DomainProtocol::begin(unsigned lane_index, const Request& request, std::uint64_t now_us) {
+void DomainProtocol::begin(unsigned lane_index, const Request& request, std::shared_ptr<const DomainDuties> duties,
+                           std::uint64_t now_us) {
   Lane& lane = lanes_[lane_index];
   end(lane_index);
   lane.active = true;
+  lane.duties = std::move(duties);
   lane.last_step = request.step;
   lane.request = request;
   lane.sent_at_us = 0;
@@ -105,8 +124,8 @@ void DomainProtocol::begin(unsigned lane_index, const Request& request, std::uin
   lane.num_missing = 0;
   const std::size_t num_floats = std::size_t{request.num_tokens} * session_.hidden;
   bool any_as_assigned = false;
-  for (const std::uint16_t v : vectors_of_layer_[request.layer]) {
-    const VectorSpec& spec = specs_[v];
+  for (const std::uint16_t v : lane.duties->vectors_of_layer[request.layer]) {
+    const VectorSpec& spec = lane.duties->vectors[v];
     const Duck& duck = ducks_[spec.duck];
     VectorState& state = lane.states[v];
     state = VectorState{};
@@ -215,14 +234,17 @@ void DomainProtocol::fill_lane(unsigned lane_index, std::span<OutDatagram> batch
       }
     }
   }
-  for (std::size_t v = 0; v < specs_.size() && count < batch.size(); ++v) {
+  for (std::size_t v = 0; v < lane.states.size() && count < batch.size(); ++v) {
     VectorState& state = lane.states[v];
     if (!state.probe_due) continue;
     state.probe_due = false;
     --num_due_;
     batch[count] = put_probe(lane_index, count, v);
     ++count;
-    ++duck_counters_[specs_[v].duck].probes;
+    const std::size_t d = lane.duties->vectors[v].duck;
+    ++duck_counters_[d].probes;
+    ++ducks_[d].num_unanswered;
+    ducks_[d].asked_at_us = now_us;
   }
 }
 
@@ -261,7 +283,7 @@ OutDatagram DomainProtocol::put_request(unsigned lane_index, std::size_t index, 
 }
 
 OutDatagram DomainProtocol::put_probe(unsigned lane_index, std::size_t index, std::size_t vector) {
-  const VectorSpec& spec = specs_[vector];
+  const VectorSpec& spec = lanes_[lane_index].duties->vectors[vector];
   std::array<wire::Range, wire::kMaxNackRanges> ranges;
   const VectorSlot& slot = *lanes_[lane_index].slots[vector];
   const std::size_t fits = std::min<std::size_t>(wire::kMaxNackRanges, fragment_bytes_ / sizeof(wire::Range));
@@ -294,7 +316,7 @@ OutDatagram DomainProtocol::seal(std::size_t index, DataHeader& header, Duck* on
 
 int DomainProtocol::on_datagram(const InDatagram& datagram, std::uint64_t now_us) {
   Accepted in;
-  if (const DropReason reason = accept(datagram, in); reason != DropReason::kNone) {
+  if (const DropReason reason = accept(datagram, now_us, in); reason != DropReason::kNone) {
     count_drop(reason);
     return -1;
   }
@@ -306,7 +328,7 @@ int DomainProtocol::on_datagram(const InDatagram& datagram, std::uint64_t now_us
   return -1;
 }
 
-DropReason DomainProtocol::accept(const InDatagram& datagram, Accepted& in) {
+DropReason DomainProtocol::accept(const InDatagram& datagram, std::uint64_t now_us, Accepted& in) {
   if (datagram.truncated) return DropReason::kTooLong;
   const wire::Datagram parsed = wire::classify({datagram.data, datagram.bytes});
   if (!parsed.ok()) return parsed.drop;
@@ -336,6 +358,8 @@ DropReason DomainProtocol::accept(const InDatagram& datagram, Accepted& in) {
     if (!sender->key.verify({datagram.data, datagram.bytes}, wire::Direction::kDuckToHost)) return DropReason::kBadTag;
     sender->window.accept(h.sequence);
   }
+  sender->heard_at_us = now_us;
+  sender->num_unanswered = 0;
   if (h.hidden != session_.hidden) return DropReason::kWrongShape;
   const Lane& lane = lanes_[h.lane];
   if (!lane.active || h.step != lane.last_step) {
@@ -351,9 +375,10 @@ DomainProtocol::Extra* DomainProtocol::find_extra(Lane& lane, std::size_t duck, 
   return found != lane.extras.end() ? &*found : nullptr;
 }
 
-std::size_t DomainProtocol::find_vector(const Accepted& in) const {
-  for (std::size_t v = 0; v < specs_.size(); ++v) {
-    const VectorSpec& spec = specs_[v];
+std::size_t DomainProtocol::find_vector(const Lane& lane, const Accepted& in) {
+  const auto& specs = lane.duties->vectors;
+  for (std::size_t v = 0; v < specs.size(); ++v) {
+    const VectorSpec& spec = specs[v];
     if (spec.duck == in.duck && spec.slice == in.header.slice && spec.part == in.header.part) return v;
   }
   return kNoVector;
@@ -361,7 +386,7 @@ std::size_t DomainProtocol::find_vector(const Accepted& in) const {
 
 int DomainProtocol::on_reply(const Accepted& in, std::uint64_t now_us) {
   Lane& lane = lanes_[in.header.lane];
-  const std::size_t v = find_vector(in);
+  const std::size_t v = find_vector(lane, in);
   if (v == kNoVector || !lane.states[v].expected) {
     count_drop(DropReason::kUnknownMessage);
     return -1;
@@ -386,10 +411,10 @@ void DomainProtocol::on_busy(const Accepted& in, std::uint64_t now_us) {
   Lane& lane = lanes_[in.header.lane];
   // A duck is busy with a request, not with a vector: it says so about every vector it owes us of this slice.
   bool any = false;
-  for (std::size_t v = 0; v < specs_.size(); ++v) {
+  for (std::size_t v = 0; v < lane.states.size(); ++v) {
     VectorState& state = lane.states[v];
-    if (!state.expected || specs_[v].duck != in.duck || lane.slots[v]->complete()) continue;
-    if (in.header.slice != wire::kAsAssigned && in.header.slice != specs_[v].slice) continue;
+    if (!state.expected || lane.duties->vectors[v].duck != in.duck || lane.slots[v]->complete()) continue;
+    if (in.header.slice != wire::kAsAssigned && in.header.slice != lane.duties->vectors[v].slice) continue;
     const std::uint64_t usual_us = first_probe_us(ducks_[in.duck], lane.request.num_tokens);
     hear(state, std::max(state.heard, Heard::kBusy), now_us, std::max(usual_us, state.back_off_us));
     any = true;
@@ -454,9 +479,9 @@ void DomainProtocol::on_nack(const Accepted& in, std::uint64_t now_us) {
   r.part_mask = extra != nullptr ? extra->part_mask : 0xFF;
   if (!was_due) ++num_due_;
   ++duck_counters_[in.duck].resends;
-  for (std::size_t v = 0; v < specs_.size(); ++v) {
+  for (std::size_t v = 0; v < lane.states.size(); ++v) {
     VectorState& state = lane.states[v];
-    if (!state.expected || specs_[v].duck != in.duck || lane.slots[v]->complete()) continue;
+    if (!state.expected || lane.duties->vectors[v].duck != in.duck || lane.slots[v]->complete()) continue;
     const std::uint64_t usual_us = first_probe_us(ducks_[in.duck], lane.request.num_tokens);
     hear(state, std::max(state.heard, Heard::kAskedAgain), now_us, std::max(usual_us, state.back_off_us));
   }
@@ -474,7 +499,7 @@ void DomainProtocol::hear(VectorState& state, Heard what, std::uint64_t now_us, 
 
 void DomainProtocol::finish_vector(Lane& lane, std::size_t vector, std::uint64_t now_us) {
   --lane.num_missing;
-  const std::size_t d = specs_[vector].duck;
+  const std::size_t d = lane.duties->vectors[vector].duck;
   DuckCounters& counters = duck_counters_[d];
   const std::uint64_t latency_us = now_us - std::min(now_us, lane.sent_at_us);
   ++counters.replies;
@@ -500,7 +525,7 @@ std::uint64_t DomainProtocol::first_probe_us(const Duck& duck, unsigned num_toke
 void DomainProtocol::on_time(std::uint64_t now_us) {
   for (Lane& lane : lanes_) {
     if (!lane.active || lane.num_missing == 0 || lane.broadcast_due) continue;
-    for (std::size_t v = 0; v < specs_.size(); ++v) {
+    for (std::size_t v = 0; v < lane.states.size(); ++v) {
       VectorState& state = lane.states[v];
       if (!state.expected || state.probe_due || now_us < state.probe_at_us || lane.slots[v]->complete()) continue;
       state.probe_due = true;
@@ -516,7 +541,7 @@ std::uint64_t DomainProtocol::next_time_us() const {
   std::uint64_t next = UINT64_MAX;
   for (const Lane& lane : lanes_) {
     if (!lane.active || lane.num_missing == 0 || lane.broadcast_due) continue;
-    for (std::size_t v = 0; v < specs_.size(); ++v) {
+    for (std::size_t v = 0; v < lane.states.size(); ++v) {
       const VectorState& state = lane.states[v];
       if (state.expected && !state.probe_due && !lane.slots[v]->complete()) next = std::min(next, state.probe_at_us);
     }
@@ -524,19 +549,42 @@ std::uint64_t DomainProtocol::next_time_us() const {
   return next;
 }
 
-void DomainProtocol::report_missing(unsigned lane_index, std::vector<VectorReport>& out) const {
+std::uint64_t DomainProtocol::silent_us(const Lane& lane, const Duck& duck, std::uint64_t now_us) {
+  if (lane.sent_at_us == 0 || lane.broadcast_due) return 0;
+  const std::uint64_t since_us = std::max(lane.sent_at_us, duck.heard_at_us);
+  return now_us - std::min(now_us, since_us);
+}
+
+VectorReport DomainProtocol::report(const Lane& lane, std::size_t v, std::uint64_t now_us) const {
+  const VectorSpec& spec = lane.duties->vectors[v];
+  const VectorState& state = lane.states[v];
+  return {.rank = ducks_[spec.duck].rank,
+          .slice = spec.slice,
+          .part = spec.part,
+          .heard = state.heard,
+          .received_bytes = lane.slots[v]->received_bytes(),
+          .message_bytes = lane.slots[v]->message_bytes(),
+          .heard_at_us = state.heard_at_us,
+          .silent_us = silent_us(lane, ducks_[spec.duck], now_us)};
+}
+
+void DomainProtocol::report_missing(unsigned lane_index, std::uint64_t now_us, std::vector<VectorReport>& out) const {
   const Lane& lane = lanes_[lane_index];
   if (!lane.active) return;
-  for (std::size_t v = 0; v < specs_.size(); ++v) {
-    const VectorState& state = lane.states[v];
-    if (!state.expected || lane.slots[v]->complete()) continue;
-    out.push_back({.rank = ducks_[specs_[v].duck].rank,
-                   .slice = specs_[v].slice,
-                   .part = specs_[v].part,
-                   .heard = state.heard,
-                   .received_bytes = lane.slots[v]->received_bytes(),
-                   .message_bytes = lane.slots[v]->message_bytes(),
-                   .heard_at_us = state.heard_at_us});
+  for (std::size_t v = 0; v < lane.states.size(); ++v) {
+    if (lane.states[v].expected && !lane.slots[v]->complete()) out.push_back(report(lane, v, now_us));
+  }
+}
+
+void DomainProtocol::report_silent(unsigned lane_index, std::uint64_t now_us, std::uint64_t silence_us,
+                                   std::vector<VectorReport>& out) const {
+  const Lane& lane = lanes_[lane_index];
+  if (!lane.active) return;
+  for (std::size_t v = 0; v < lane.states.size(); ++v) {
+    if (!lane.states[v].expected || lane.slots[v]->complete()) continue;
+    const Duck& duck = ducks_[lane.duties->vectors[v].duck];
+    if (duck.num_unanswered < kMinUnanswered || now_us < duck.asked_at_us + kLastAnswerUs) continue;
+    if (silent_us(lane, duck, now_us) >= silence_us) out.push_back(report(lane, v, now_us));
   }
 }
 

@@ -1,9 +1,10 @@
 // The host's side of the data plane in one broadcast domain, without sockets, clocks or threads.
 //
 // In: requests to start, datagrams with their source, the time. Out: datagrams to send, reply vectors in their
-// slots. All calls of one object come from one thread at a time. Nothing is allocated after construction.
+// slots. All calls of one object come from one thread at a time. Only make_room() allocates after construction.
 //
 //   begin(lane, request)      the request's fragments become due, as one broadcast
+//   make_room(duties)         before the first request with these duties
 //   fill(batch, now)          writes what is due into buffers; until it writes nothing
 //   on_datagram(...)          one datagram, of which anything may be wrong: counted by kind and dropped
 //   on_time(now)              asks silent ducks for what is missing, with back-off
@@ -54,6 +55,7 @@ struct VectorReport {
   std::uint32_t received_bytes = 0;
   std::uint32_t message_bytes = 0;
   std::uint64_t heard_at_us = 0;  // 0: never in this request
+  std::uint64_t silent_us = 0;    // since the request, or since the duck was last heard about anything at all
 };
 
 struct DuckCounters {
@@ -77,7 +79,13 @@ class DomainProtocol {
   // Throws std::invalid_argument when the configuration contradicts itself or a key cannot be used here.
   DomainProtocol(const SessionConfig& session, const DomainConfig& domain);
 
-  void begin(unsigned lane, const Request& request, std::uint64_t now_us);
+  // Check duties and make slots for them; those under way keep theirs. Throws std::invalid_argument.
+  void make_room(const DomainDuties& duties);
+  // A duck that started anew has a new key; sequences begin again.
+  void rekey(std::size_t duck, std::uint32_t key_id, const KeyBytes& key);
+
+  void begin(unsigned lane, const Request& request, std::uint64_t now_us) { begin(lane, request, duties_, now_us); }
+  void begin(unsigned lane, const Request& request, std::shared_ptr<const DomainDuties> duties, std::uint64_t now_us);
   void end(unsigned lane);
 
   // Datagrams due now, at most as many as `batch` has room for. Returns how many were written; `batch[i].data`
@@ -94,11 +102,13 @@ class DomainProtocol {
 
   [[nodiscard]] bool active(unsigned lane) const { return lanes_[lane].active; }
   [[nodiscard]] bool complete(unsigned lane) const { return lanes_[lane].num_missing == 0; }
-  [[nodiscard]] std::size_t num_vectors() const { return specs_.size(); }
+  [[nodiscard]] std::size_t num_vectors() const { return lanes_[0].slots.size(); }
   [[nodiscard]] const VectorSlot& slot(unsigned lane, std::size_t vector) const { return *lanes_[lane].slots[vector]; }
 
   // The vectors that are still missing in this lane's request.
-  void report_missing(unsigned lane, std::vector<VectorReport>& out) const;
+  void report_missing(unsigned lane, std::uint64_t now_us, std::vector<VectorReport>& out) const;
+  // Those of ducks from which nothing came for `silence_us`, though they were asked again and again.
+  void report_silent(unsigned lane, std::uint64_t now_us, std::uint64_t silence_us, std::vector<VectorReport>& out) const;
 
   [[nodiscard]] const ProtocolCounters& counters() const { return counters_; }
   [[nodiscard]] std::span<const DuckCounters> duck_counters() const { return duck_counters_; }
@@ -115,6 +125,9 @@ class DomainProtocol {
     wire::DatagramKey key;
     wire::ReplayWindow window;
     std::array<float, kLatencyClasses> latency_us{};  // smoothed; 0: no sample yet
+    std::uint64_t heard_at_us = 0;                    // anything authentic
+    std::uint64_t asked_at_us = 0;                    // last time it was asked for a reply
+    std::uint32_t num_unanswered = 0;                 // times it was asked since it was heard
   };
 
   struct VectorState {
@@ -148,6 +161,7 @@ class DomainProtocol {
 
   struct Lane {
     bool active = false;
+    std::shared_ptr<const DomainDuties> duties;  // of the request
     std::uint32_t last_step = 0;
     Request request;
     std::uint64_t sent_at_us = 0;
@@ -169,15 +183,17 @@ class DomainProtocol {
 
   static constexpr std::size_t kNoVector = SIZE_MAX;
 
-  wire::DropReason accept(const InDatagram& datagram, Accepted& in);
+  wire::DropReason accept(const InDatagram& datagram, std::uint64_t now_us, Accepted& in);
   static Extra* find_extra(Lane& lane, std::size_t duck, std::uint16_t slice);
-  [[nodiscard]] std::size_t find_vector(const Accepted& in) const;
+  static std::size_t find_vector(const Lane& lane, const Accepted& in);
   int on_reply(const Accepted& in, std::uint64_t now_us);
   void on_busy(const Accepted& in, std::uint64_t now_us);
   void on_nack(const Accepted& in, std::uint64_t now_us);
   void finish_vector(Lane& lane, std::size_t vector, std::uint64_t now_us);
   void hear(VectorState& state, Heard what, std::uint64_t now_us, std::uint64_t probe_in_us);
   std::uint64_t first_probe_us(const Duck& duck, unsigned num_tokens) const;
+  static std::uint64_t silent_us(const Lane& lane, const Duck& duck, std::uint64_t now_us);
+  VectorReport report(const Lane& lane, std::size_t vector, std::uint64_t now_us) const;
 
   void fill_lane(unsigned lane_index, std::span<OutDatagram> batch, std::size_t& count, std::uint64_t now_us);
   wire::DataHeader header_for(unsigned lane_index, wire::DataKind kind) const;
@@ -195,8 +211,7 @@ class DomainProtocol {
   std::uint64_t broadcast_sequence_ = 0;
   std::vector<Duck> ducks_;
   std::vector<DuckCounters> duck_counters_;
-  std::vector<VectorSpec> specs_;
-  std::vector<std::vector<std::uint16_t>> vectors_of_layer_;
+  std::shared_ptr<const DomainDuties> duties_;  // at the start
   std::array<Lane, kNumLanes> lanes_;
   std::size_t num_due_ = 0;  // jobs that fill() still has to write out
   std::size_t buffer_bytes_;

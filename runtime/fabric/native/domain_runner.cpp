@@ -43,11 +43,11 @@ void DomainRunner::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void DomainRunner::begin(unsigned lane, const Request& request) {
+void DomainRunner::begin(unsigned lane, const Request& request, std::shared_ptr<const DomainDuties> duties) {
   const std::uint64_t now = now_us();
   {
     const std::lock_guard lock(mutex_);
-    protocol_.begin(lane, request, now);
+    protocol_.begin(lane, request, std::move(duties), now);
     if (protocol_.complete(lane)) completions_[lane].domain_done();  // no duck here holds anything of this layer
     if (attendance_ == Attendance::kWaiter) flush_locked(now);
   }
@@ -63,7 +63,23 @@ void DomainRunner::end(unsigned lane) {
 
 void DomainRunner::report_missing(unsigned lane, std::vector<VectorReport>& out) {
   const std::lock_guard lock(mutex_);
-  protocol_.report_missing(lane, out);
+  protocol_.report_missing(lane, now_us(), out);
+}
+
+void DomainRunner::report_silent(unsigned lane, std::uint64_t silence_us, std::vector<VectorReport>& out) {
+  step();  // what has arrived meanwhile counts
+  const std::lock_guard lock(mutex_);
+  protocol_.report_silent(lane, now_us(), silence_us, out);
+}
+
+void DomainRunner::make_room(const DomainDuties& duties) {
+  const std::lock_guard lock(mutex_);
+  protocol_.make_room(duties);
+}
+
+void DomainRunner::rekey(std::size_t duck, std::uint32_t key_id, const KeyBytes& key) {
+  const std::lock_guard lock(mutex_);
+  protocol_.rekey(duck, key_id, key);
 }
 
 DomainRunner::Snapshot DomainRunner::snapshot() {

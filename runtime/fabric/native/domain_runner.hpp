@@ -35,7 +35,7 @@ class DomainRunner {
   void stop();
 
   // Start a request: its datagrams go out from here (kWaiter) or from the domain's thread.
-  void begin(unsigned lane, const Request& request);
+  void begin(unsigned lane, const Request& request, std::shared_ptr<const DomainDuties> duties);
   void end(unsigned lane);
 
   // For kWaiter: move datagrams until something may have changed, at most until `until_us`. Spins while
@@ -44,6 +44,11 @@ class DomainRunner {
 
   [[nodiscard]] const VectorSlot& slot(unsigned lane, std::size_t vector) const { return protocol_.slot(lane, vector); }
   void report_missing(unsigned lane, std::vector<VectorReport>& out);
+  void report_silent(unsigned lane, std::uint64_t silence_us, std::vector<VectorReport>& out);
+
+  // As in DomainProtocol; whoever has a request under way is not disturbed.
+  void make_room(const DomainDuties& duties);
+  void rekey(std::size_t duck, std::uint32_t key_id, const KeyBytes& key);
 
   struct Snapshot {
     ProtocolCounters protocol;

@@ -1,6 +1,7 @@
 #include "fabric.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -15,6 +16,12 @@ namespace {
 
 // A waiter that cannot attend to the link itself looks for itself at least this often.
 constexpr std::uint64_t kLookAgainUs = 5'000;
+// How soon a duck that was not silent long enough is looked at again.
+constexpr std::uint64_t kSuspectAgainUs = 2'000;
+
+std::size_t size_class(std::uint32_t num_tokens, std::size_t num_classes) {
+  return std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(num_tokens)), num_classes) - 1;
+}
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
@@ -57,16 +64,26 @@ Fabric::Fabric(const SessionConfig& session, const std::vector<DomainConfig>& do
       lane.converted.resize(std::size_t{session_.max_tokens} * session_.hidden * 2);
     }
   }
-  connect_slots(domains);
+  std::vector<DomainDuties> duties;
+  for (const DomainConfig& domain : domains) duties.push_back({domain.vectors, domain.vectors_of_layer});
+  set_duties(duties);
   for (auto& runner : runners_) runner->start();
 }
 
 Fabric::~Fabric() { close(); }
 
-// Which slots make up which slice, by lane and layer: the sums' order is settled here, once.
-void Fabric::connect_slots(const std::vector<DomainConfig>& domains) {
+// The sums' order is settled here, once for each set of duties.
+void Fabric::set_duties(const std::vector<DomainDuties>& domains) {
+  if (domains.size() != runners_.size()) throw std::invalid_argument("duties of another number of domains");
+  auto made = std::make_shared<Duties>();
+  for (std::size_t d = 0; d < domains.size(); ++d) {
+    if (domains[d].vectors_of_layer.size() != num_layers_) throw std::invalid_argument("duties of another number of layers");
+    runners_[d]->make_room(domains[d]);
+    made->domains.push_back(std::make_shared<DomainDuties>(domains[d]));
+  }
+  const auto before = duties();
   for (unsigned l = 0; l < kNumLanes; ++l) {
-    lanes_[l].slices_of_layer.resize(num_layers_);
+    made->slices_of_layer[l].resize(num_layers_);
     for (std::uint32_t layer = 0; layer < num_layers_; ++layer) {
       std::map<std::pair<std::uint16_t, std::uint8_t>, const VectorSlot*> ordered;
       for (std::size_t d = 0; d < domains.size(); ++d) {
@@ -78,7 +95,7 @@ void Fabric::connect_slots(const std::vector<DomainConfig>& domains) {
           }
         }
       }
-      auto& slices = lanes_[l].slices_of_layer[layer];
+      auto& slices = made->slices_of_layer[l][layer];
       std::uint32_t last = UINT32_MAX;
       for (const auto& [key, slot] : ordered) {
         if (key.first != last) {
@@ -89,8 +106,22 @@ void Fabric::connect_slots(const std::vector<DomainConfig>& domains) {
         last = key.first;
         slices.back().vectors.push_back(slot);
       }
+      if (before && before->slices_of_layer[l][layer].size() != slices.size()) {
+        throw std::invalid_argument("a slice of layer " + std::to_string(layer) + " is left without a duck");
+      }
     }
   }
+  const std::lock_guard lock(duties_mutex_);
+  duties_ = std::move(made);
+}
+
+std::shared_ptr<const Fabric::Duties> Fabric::duties() const {
+  const std::lock_guard lock(duties_mutex_);
+  return duties_;
+}
+
+void Fabric::rekey(std::size_t domain, std::size_t duck, std::uint32_t key_id, const KeyBytes& key) {
+  runners_.at(domain)->rekey(duck, key_id, key);
 }
 
 void Fabric::check(const ForwardInput& in) const {
@@ -98,7 +129,7 @@ void Fabric::check(const ForwardInput& in) const {
     throw std::invalid_argument("layer " + std::to_string(in.layer) + " of a model with " +
                                 std::to_string(num_layers_));
   }
-  if (lanes_[0].slices_of_layer[in.layer].empty()) {
+  if (duties()->slices_of_layer[0][in.layer].empty()) {
     throw std::invalid_argument("no duck holds anything of layer " + std::to_string(in.layer));
   }
   if (in.num_tokens == 0) throw std::invalid_argument("a forward of no tokens");
@@ -154,19 +185,62 @@ Fabric::Piece Fabric::launch(Lane& forward, unsigned wire_lane) {
     round_activations(x, session_.wire_dtype, to);
     activations = to;
   }
-  const Request request = {.step = ++lane.step,
-                           .layer = in.layer,
-                           .num_tokens = static_cast<std::uint16_t>(piece.num_tokens),
-                           .top_k = in.top_k,
-                           .routes = lane.routes,
-                           .activations = activations};
+  lane.request = {.step = ++lane.step,
+                  .layer = in.layer,
+                  .num_tokens = static_cast<std::uint16_t>(piece.num_tokens),
+                  .top_k = in.top_k,
+                  .routes = lane.routes,
+                  .activations = activations};
   const std::uint64_t prepared = now_ns();
-  lane.launched_at_us = prepared / 1000;
-  completions_[wire_lane].arm(static_cast<std::uint32_t>(runners_.size()));
-  for (auto& runner : runners_) runner->begin(wire_lane, request);
+  send(wire_lane);
+  lane.first_launched_at_us = lane.launched_at_us;
   forward.timing.prepare_ns += prepared - begun;
   forward.timing.send_ns += now_ns() - prepared;
   return piece;
+}
+
+// The lane's request, to whoever owes what now.
+void Fabric::send(unsigned wire_lane) {
+  Lane& lane = lanes_[wire_lane];
+  lane.duties = duties();
+  const RecentMedian& usual = lane.durations_us[size_class(lane.request.num_tokens, kSizeClasses)];
+  lane.silence_us = std::max(options_.silence_floor_us,
+                             usual.known() ? options_.silence_medians * usual.get() : options_.silence_cold_us);
+  lane.launched_at_us = now_us();
+  lane.suspect_at_us = on_silence_ ? lane.launched_at_us + lane.silence_us : UINT64_MAX;
+  completions_[wire_lane].arm(static_cast<std::uint32_t>(runners_.size()));
+  for (std::size_t d = 0; d < runners_.size(); ++d) runners_[d]->begin(wire_lane, lane.request, lane.duties->domains[d]);
+}
+
+// True when the request was sent again because somebody who owes a part of it is silent, and others took that over.
+bool Fabric::replaced(unsigned wire_lane) {
+  Lane& lane = lanes_[wire_lane];
+  // Half of its time is gone: then "I am computing" is no answer either.
+  const bool late = now_us() - lane.launched_at_us >= options_.deadline_us / 2;
+  LossReport report;
+  for (auto& runner : runners_) {
+    late ? runner->report_missing(wire_lane, report.missing)
+         : runner->report_silent(wire_lane, lane.silence_us, report.missing);
+  }
+  report.waited_us = now_us() - lane.launched_at_us;
+  lane.suspect_at_us = now_us() + std::max(kSuspectAgainUs, lane.silence_us / 16);
+  if (report.missing.empty()) return false;
+  if (lane.duties == duties() && !on_silence_(report)) {
+    lane.suspect_at_us = now_us() + lane.silence_us;  // nobody can: not asked again at once
+    return false;
+  }
+  end_request(wire_lane);
+  send(wire_lane);
+  return true;
+}
+
+void Fabric::finished(Lane& lane) {
+  const std::uint64_t now = now_us();
+  if (lane.launched_at_us == lane.first_launched_at_us) {
+    lane.durations_us[size_class(lane.request.num_tokens, kSizeClasses)].add(now - lane.launched_at_us);
+  } else {
+    last_pause_us_.store(now - lane.first_launched_at_us, std::memory_order_relaxed);
+  }
 }
 
 Outcome Fabric::wait(unsigned lane_index, float* out, Timing& timing, LossReport& loss) {
@@ -205,9 +279,12 @@ Outcome Fabric::fetch(const Piece& piece, Lane& forward, float* out, LossReport&
   Completion& completion = completions_[piece.lane];
   const std::uint64_t begun_ns = now_ns();
   const std::uint64_t spin_until_us = begun_ns / 1000 + options_.spin_us;
-  const std::uint64_t deadline_us = lane.launched_at_us + options_.deadline_us;
-  lane.sum.begin(lane.slices_of_layer[forward.input.layer], out + std::size_t{piece.first_token} * session_.hidden,
-                 std::size_t{piece.num_tokens} * session_.hidden);
+  const auto begin_sum = [&] {
+    lane.sum.begin(lane.duties->slices_of_layer[piece.lane][forward.input.layer],
+                   out + std::size_t{piece.first_token} * session_.hidden,
+                   std::size_t{piece.num_tokens} * session_.hidden);
+  };
+  begin_sum();
   std::uint64_t complete_ns = 0;
   for (;;) {
     const std::uint32_t turn = completion.turn();
@@ -219,19 +296,27 @@ Outcome Fabric::fetch(const Piece& piece, Lane& forward, float* out, LossReport&
     if (closed_.load(std::memory_order_relaxed)) return Outcome::kClosed;
     lane.sum.advance();
     const std::uint64_t now = now_us();
+    if (now >= lane.suspect_at_us && replaced(piece.lane)) {
+      begin_sum();
+      continue;
+    }
+    const std::uint64_t deadline_us = lane.launched_at_us + options_.deadline_us;
+    const std::uint64_t until_us = std::min(deadline_us, lane.suspect_at_us);
     if (now >= deadline_us) {
       loss.waited_us = now - lane.launched_at_us;
       for (auto& runner : runners_) runner->report_missing(piece.lane, loss.missing);
       if (!loss.missing.empty()) return Outcome::kLost;
       continue;  // the last reply came in just now
     }
-    if (runners_.size() == 1 && runners_[0]->attend(spin_until_us, deadline_us)) continue;
+    if (runners_.size() == 1 && runners_[0]->attend(spin_until_us, until_us)) continue;
     if (now < spin_until_us) {
       relax_cpu();
     } else {
-      completion.sleep(turn, runners_.size() == 1 ? std::min(kLookAgainUs, deadline_us - now) : deadline_us - now);
+      const std::uint64_t left_us = until_us - std::min(until_us, now);
+      completion.sleep(turn, runners_.size() == 1 ? std::min(kLookAgainUs, left_us) : left_us);
     }
   }
+  finished(lane);
   forward.timing.wait_ns += complete_ns - begun_ns;
   forward.timing.fetch_ns += now_ns() - complete_ns;
   return Outcome::kDone;

@@ -3,12 +3,17 @@
 // A caller submits on a lane and later waits on it; each lane belongs to one caller at a time. A batch longer than
 // one request may be is cut into pieces of whole tokens. One piece of a lane is under way at once; wait() also
 // borrows the other lane for its pieces while nobody has a forward there.
+//
+// Who owes which vector may be changed while requests are under way (`set_duties`): a request keeps the duties with
+// which it was sent. When a duck falls silent, wait() asks `on_silence` once and sends the same request again, with the
+// same step, if there is somebody else to compute what is missing; what was computed already is not computed again.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +23,7 @@
 #include "completion.hpp"
 #include "config.hpp"
 #include "domain_runner.hpp"
+#include "median.hpp"
 
 namespace duckfleet::fabric {
 
@@ -25,6 +31,10 @@ struct FabricOptions {
   std::string transport = "udp";
   std::uint32_t spin_us = 0;         // busy polling before blocking, in the waiter and in each worker
   std::uint64_t deadline_us = 0;     // from the moment a request is sent to its last reply
+  // A duck is silent that was not heard for the longer of the two: the floor, or so many median forwards of the size.
+  std::uint64_t silence_floor_us = 50'000;
+  std::uint32_t silence_medians = 20;
+  std::uint64_t silence_cold_us = 1'000'000;  // while the median is not known
 };
 
 struct ForwardInput {
@@ -50,6 +60,10 @@ struct LossReport {
   std::vector<VectorReport> missing;  // in the order of domains, ducks
 };
 
+// Tell whose vectors are missing; true when others have their duties now, so that the request is to be sent again. Called
+// by a waiter, outside of any lock; may take long.
+using OnSilence = std::function<bool(const LossReport&)>;
+
 class Fabric {
  public:
   // Opens every domain's link; nothing is sent before the first submit. Throws LinkError, std::invalid_argument.
@@ -66,6 +80,18 @@ class Fabric {
   // Give up the lane's forward without waiting.
   void abandon(unsigned lane);
 
+  // Before the first submit.
+  void on_silence(OnSilence handler) { on_silence_ = std::move(handler); }
+
+  // By domain. Throws std::invalid_argument when they contradict themselves or leave a slice without a duck.
+  void set_duties(const std::vector<DomainDuties>& domains);
+
+  // A duck has a new key from now on. It must have no duties.
+  void rekey(std::size_t domain, std::size_t duck, std::uint32_t key_id, const KeyBytes& key);
+
+  // Of the last request that was sent again: from its first sending to its end.
+  [[nodiscard]] std::uint64_t last_pause_us() const { return last_pause_us_.load(std::memory_order_relaxed); }
+
   // Wakes every waiter (kClosed) and ends the threads. May be called twice, and while others wait.
   void close();
 
@@ -76,6 +102,13 @@ class Fabric {
 
  private:
   enum class LaneUse { kFree, kForward, kBorrowed };
+  static constexpr std::size_t kSizeClasses = 8;  // by the logarithm of num_tokens
+
+  // Who owes what in all domains, and which slots make up which slice.
+  struct Duties {
+    std::vector<std::shared_ptr<const DomainDuties>> domains;
+    std::array<std::vector<std::vector<SliceVectors>>, kNumLanes> slices_of_layer;  // by lane, layer
+  };
 
   struct Lane {
     LaneUse use = LaneUse::kFree;  // under lanes_mutex_
@@ -83,12 +116,17 @@ class Fabric {
     std::uint32_t num_launched = 0;  // tokens of `input` that are under way or done
     Timing timing;
     // Of the request on the wire in this lane.
+    Request request;
+    std::shared_ptr<const Duties> duties;
     std::uint32_t step = 0;
-    std::uint64_t launched_at_us = 0;
+    std::uint64_t first_launched_at_us = 0;
+    std::uint64_t launched_at_us = 0;  // the last time
+    std::uint64_t silence_us = 0;
+    std::uint64_t suspect_at_us = 0;  // when to look for silent ducks
+    std::array<RecentMedian, kSizeClasses> durations_us;
     std::vector<std::byte> routes;
     std::vector<std::byte> converted;
     CanonicalSum sum{wire::kMaxTp};
-    std::vector<std::vector<SliceVectors>> slices_of_layer;
   };
 
   struct Piece {
@@ -98,7 +136,10 @@ class Fabric {
   };
 
   void check(const ForwardInput& input) const;
-  void connect_slots(const std::vector<DomainConfig>& domains);
+  [[nodiscard]] std::shared_ptr<const Duties> duties() const;
+  void send(unsigned wire_lane);
+  bool replaced(unsigned wire_lane);
+  void finished(Lane& lane);
   Piece launch(Lane& forward, unsigned wire_lane);
   Outcome fetch(const Piece& piece, Lane& forward, float* out, LossReport& loss);
   Outcome finish_pieces(unsigned lane, Piece first, float* out, LossReport& loss);
@@ -114,6 +155,10 @@ class Fabric {
   std::vector<std::unique_ptr<DomainRunner>> runners_;
   std::mutex lanes_mutex_;
   std::condition_variable lane_freed_;
+  OnSilence on_silence_;
+  mutable std::mutex duties_mutex_;
+  std::shared_ptr<const Duties> duties_;
+  std::atomic<std::uint64_t> last_pause_us_{0};
   std::atomic<bool> closed_{false};
 };
 

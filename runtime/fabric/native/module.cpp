@@ -195,6 +195,36 @@ class PyFabric {
 
   std::uint32_t max_tokens() { return fabric_->max_tokens(); }
 
+  // `handler(waited_us, missing) -> bool`. It must not hold this fabric: nobody would find the cycle.
+  void on_silence(nb::callable handler) {
+    const std::shared_ptr<nb::callable> held(new nb::callable(std::move(handler)), [](nb::callable* h) {
+      nb::gil_scoped_acquire locked;
+      delete h;
+    });
+    fabric_->on_silence([held](const LossReport& loss) {
+      nb::gil_scoped_acquire locked;
+      try {
+        return nb::cast<bool>((*held)(*describe(loss)));
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable("the handler of silent ducks");
+        return false;
+      }
+    });
+  }
+
+  void set_duties(const std::vector<DomainDuties>& domains) {
+    nb::gil_scoped_release unlocked;
+    fabric_->set_duties(domains);
+  }
+
+  void rekey(std::size_t domain, std::size_t duck, std::uint32_t key_id, const nb::bytes& key) {
+    const KeyBytes bytes = key_bytes(key);
+    nb::gil_scoped_release unlocked;
+    fabric_->rekey(domain, duck, key_id, bytes);
+  }
+
+  std::uint64_t last_pause_us() { return fabric_->last_pause_us(); }
+
   void close() {
     nb::gil_scoped_release unlocked;
     fabric_->close();
@@ -205,7 +235,7 @@ class PyFabric {
     nb::list missing;
     for (const VectorReport& v : loss.missing) {
       missing.append(nb::make_tuple(v.rank, v.slice, v.part, static_cast<int>(v.heard), v.received_bytes,
-                                    v.message_bytes));
+                                    v.message_bytes, v.silent_us));
     }
     return nb::make_tuple(loss.waited_us, missing);
   }
@@ -275,15 +305,31 @@ NB_MODULE(_fabric, m) {
            nb::kw_only(), "name"_a, "host_address"_a, "host_port"_a, "broadcast"_a, "data_port"_a,
            "fragment_bytes"_a, "key_id"_a, "key"_a, "ducks"_a, "vectors"_a, "vectors_of_layer"_a);
 
+  nb::class_<DomainDuties>(m, "DomainDuties")
+      .def("__init__",
+           [](DomainDuties* self, const std::vector<VectorSpec>& vectors,
+              const std::vector<std::vector<std::uint16_t>>& vectors_of_layer) {
+             new (self) DomainDuties{vectors, vectors_of_layer};
+           },
+           nb::kw_only(), "vectors"_a, "vectors_of_layer"_a);
+
   nb::class_<Ticket>(m, "Ticket").def_ro("lane", &Ticket::lane).def_ro("layer", &Ticket::layer);
 
   nb::class_<PyFabric>(m, "Fabric")
       .def("__init__",
            [](PyFabric* self, const SessionConfig& session, const std::vector<DomainConfig>& domains,
-              const std::string& transport, std::uint32_t spin_us, std::uint64_t deadline_us) {
-             new (self) PyFabric(session, domains, FabricOptions{transport, spin_us, deadline_us});
+              const std::string& transport, std::uint32_t spin_us, std::uint64_t deadline_us,
+              std::uint64_t silence_floor_us, std::uint32_t silence_medians, std::uint64_t silence_cold_us) {
+             new (self) PyFabric(session, domains,
+                                 FabricOptions{transport, spin_us, deadline_us, silence_floor_us, silence_medians,
+                                               silence_cold_us});
            },
-           nb::kw_only(), "session"_a, "domains"_a, "transport"_a, "spin_us"_a, "deadline_us"_a)
+           nb::kw_only(), "session"_a, "domains"_a, "transport"_a, "spin_us"_a, "deadline_us"_a,
+           "silence_floor_us"_a, "silence_medians"_a, "silence_cold_us"_a)
+      .def("on_silence", &PyFabric::on_silence, "handler"_a)
+      .def("set_duties", &PyFabric::set_duties, "domains"_a)
+      .def("rekey", &PyFabric::rekey, "domain"_a, "duck"_a, "key_id"_a, "key"_a)
+      .def("last_pause_us", &PyFabric::last_pause_us)
       .def("submit", &PyFabric::submit, "layer"_a, "x"_a.noconvert(), "experts"_a.none(), "weights"_a.none(), "lane"_a,
            nb::rv_policy::take_ownership)
       .def("wait", &PyFabric::wait, "ticket"_a, "out"_a.noconvert())

@@ -8,6 +8,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from duckfleet.fp9_kernels import chunk_digest
@@ -16,8 +17,9 @@ from duckfleet.runtime.errors import DuckLost, IdentityMismatch
 from duckfleet.runtime.wire import FleetKeys, TagAlgorithm
 from duckfleet.runtime.wire.handshake import HandshakeFailed
 from tests.runtime.duckd.conftest import Served, place, serve
-from tests.runtime.duckd.duck_process import CONTROL_PORT, DATA_PORT, DuckProcess
-from tests.runtime.duckd.small_model import MODEL_DIGEST, SmallModel
+from tests.runtime.duckd.data_client import DataClient
+from tests.runtime.duckd.duck_process import CONTROL_PORT, DATA_PORT, DuckProcess, random_address
+from tests.runtime.duckd.small_model import MODEL_DIGEST, Oracle, SmallModel
 
 
 def test_identity_before_and_after(keyed_duck: DuckProcess) -> None:
@@ -206,6 +208,38 @@ def test_the_same_assignment_leaves_the_session_alone(served: Served) -> None:
         served.assert_good()
         control.assign(served.model.assignment(served.chunks[:2], generation=3))
         assert not control.identity().configured
+
+
+def test_a_larger_assignment_extends_the_session(served: Served) -> None:
+    """A duck that takes over parts of another goes on serving its own meanwhile."""
+    more = [served.model.chunk(0, part, slice_=2) for part in range(2)]
+    x = served.x(2)
+    with served.duck.control() as control:
+        for chunk in more:
+            control.put_chunk(chunk_digest(chunk), chunk)
+        control.assign(served.model.assignment([*served.chunks, *more]))
+        identity = control.identity()
+        assert (identity.session, identity.num_assigned) == (served.host.session, len(served.chunks) + 2)
+    served.assert_good()
+    step = served.next_step()
+    served.host.send(served.host.fragments(step, 0, x, slice=2, part=0b11, rank=served.model.rank))
+    for part in range(2):
+        assert np.array_equal(served.host.reply(step, 2, part), Oracle(more).part(0, 2, part, x, None, None))
+
+
+def test_a_spare_has_a_rank_beyond_the_last_and_answers_for_parts_alone(keyed_duck: DuckProcess) -> None:
+    model = SmallModel(rank=5)  # of tp 3
+    chunks = [model.chunk(0, part, slice_=2) for part in range(2)]
+    host = DataClient((keyed_duck.address, DATA_PORT), random_address(), model.assignment(chunks))
+    with keyed_duck.control() as control:
+        place(control, model, chunks)
+        control.configure(host.session_config())
+        x = np.ones((1, model.hidden), np.float32)
+        host.send(host.fragments(1, 0, x))  # to every duck, for its own slice
+        host.send(host.fragments(2, 0, x, slice=2, part=0b10, rank=model.rank))
+        assert np.array_equal(host.reply(2, 2, 1), Oracle(chunks).part(0, 2, 1, x, None, None))
+        assert control.stats()["data"]["drops"]["not_held"] > 0
+    host.close()
 
 
 def test_probe(keyed_duck: DuckProcess) -> None:

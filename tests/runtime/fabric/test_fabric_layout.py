@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.plan import Chunk, Section, ShardPlan
 from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry
-from duckfleet.runtime.fabric.layout import Vector, fragment_bytes, lay_out
+from duckfleet.runtime.fabric.layout import Vector, duties, fragment_bytes, lay_out
+from duckfleet.runtime.fabric.takeover import PlanParts, Shares
 from duckfleet.runtime.wire import FRAGMENT_UNIT_BYTES, DataHeader
 
 
@@ -63,12 +64,14 @@ def test_fragments_of_ethernet_and_loopback() -> None:
 
 
 def test_vectors_follow_domains_and_layers() -> None:
-    layouts = lay_out(roster("1212"), plan(4, {0: [0, 1], 1: [0], 2: [1], 3: []}))
+    plan_ = plan(4, {0: [0, 1], 1: [0], 2: [1], 3: []})
+    layouts = lay_out(roster("1212"), plan_)
     assert [layout.domain.name for layout in layouts] == ["1", "2"]
-    assert layouts[0].vectors == (Vector(duck=0, slice=0), Vector(duck=1, slice=2))
-    assert layouts[0].vectors_of_layer == ((0,), (0, 1))
-    assert layouts[1].vectors == (Vector(duck=0, slice=1), Vector(duck=1, slice=3))
-    assert layouts[1].vectors_of_layer == ((0,), ())
+    first, second = duties(layouts, PlanParts.of(plan_), Shares(frozenset(range(4)), {}, ()))
+    assert first.vectors == (Vector(duck=0, slice=0), Vector(duck=1, slice=2))
+    assert first.vectors_of_layer == ((0,), (0, 1))
+    assert second.vectors == (Vector(duck=0, slice=1),)
+    assert second.vectors_of_layer == ((0,), ())
     assert [layout.data_port for layout in layouts] == [9001, 9002]
 
 

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
@@ -224,6 +225,81 @@ void a_lost_duck_is_named(std::size_t num_domains) {
   fleet.forward(1, 2, 5.0F);
 }
 
+// The last duck falls silent in the middle of forwards on both lanes: two others compute its slice, a part each, and no
+// caller sees more than a longer wait. Then it is back with a new key.
+void a_silent_duck_is_replaced(std::size_t num_domains) {
+  Fleet fleet(num_domains, 2, 192, 0, 0);
+  fleet.forward(0, 1, 0.0F);
+  const auto last = static_cast<std::uint16_t>(fleet.ducks.size() - 1);
+  std::vector<DomainDuties> whole;
+  for (const DomainConfig& d : fleet.domains) whole.push_back({d.vectors, d.vectors_of_layer});
+  auto shared = whole;
+  DomainDuties& first = shared.front();
+  DomainDuties& own = shared.back();
+  for (auto& layer : own.vectors_of_layer) std::erase(layer, std::uint16_t{1});
+  own.vectors_of_layer[0].push_back(static_cast<std::uint16_t>(own.vectors.size()));
+  own.vectors.push_back({0, last, 1});
+  for (std::size_t layer = 0; layer < (num_domains == 1 ? 2U : 1U); ++layer) {
+    first.vectors_of_layer[layer].push_back(static_cast<std::uint16_t>(first.vectors.size()));
+    if (num_domains == 1 && layer == 1) first.vectors_of_layer[1].push_back(static_cast<std::uint16_t>(own.vectors.size() - 1));
+  }
+  first.vectors.push_back({0, last, 0});
+
+  std::mutex mutex;
+  unsigned asked = 0;
+  std::atomic<bool> replaced{false};
+  fleet.fabric->on_silence([&](const LossReport& loss) {
+    const std::lock_guard lock(mutex);
+    CHECK(loss.missing.size() == 1 && loss.missing[0].rank == last && loss.missing[0].silent_us >= 50'000);
+    if (replaced) return true;
+    if (++asked == 1) return false;  // nobody can yet: it goes on waiting, and asks again
+    fleet.fabric->set_duties(shared);
+    replaced = true;
+    return true;
+  });
+  const auto forward = [&](unsigned lane, unsigned num_tokens, float from) {
+    const auto x = fleet.input(num_tokens, from);
+    std::vector<float> out(x.size());
+    fleet.submit(lane, x);
+    CHECK(fleet.wait(lane, out) == Outcome::kDone);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      float sum = test::toy_value(x[i], 0, wire::kWholeSlice, 0.0F);
+      for (unsigned s = 1; s < last; ++s) sum += test::toy_value(x[i], s, wire::kWholeSlice, 0.0F);
+      const float in_parts = test::toy_value(x[i], last, 0, 0.0F) + test::toy_value(x[i], last, 1, 0.0F);
+      CHECK(out[i] == sum + in_parts || (!replaced && out[i] == sum + test::toy_value(x[i], last, wire::kWholeSlice, 0.0F)));
+    }
+  };
+  for (unsigned i = 0; i < 20; ++i) forward(0, 1, static_cast<float>(i));  // so that it is known what is usual
+  for (unsigned i = 0; i < 20; ++i) forward(1, 9, static_cast<float>(i));
+  fleet.ducks.back()->deaf = true;
+  std::vector<std::thread> threads;
+  for (unsigned lane = 0; lane < 2; ++lane) {
+    threads.emplace_back([&, lane] {
+      for (unsigned i = 0; i < 8; ++i) forward(lane, lane == 0 ? 9 : 2, static_cast<float>(i));
+    });
+  }
+  for (auto& t : threads) t.join();
+  CHECK(replaced && asked == 2 && fleet.fabric->last_pause_us() >= 50'000);
+
+  fleet.ducks.pop_back();
+  DomainConfig anew = fleet.domains.back();
+  anew.ducks.back().key.fill(99);
+  anew.ducks.back().key_id = 4321;
+  fleet.ducks.push_back(std::make_unique<Served>(fleet.session, anew, anew.ducks.size() - 1, 0));
+  fleet.fabric->rekey(num_domains - 1, anew.ducks.size() - 1, 4321, anew.ducks.back().key);
+  fleet.fabric->set_duties(whole);
+  for (unsigned i = 0; i < 4; ++i) fleet.forward(i % 2, 2, 7.0F);
+
+  whole.back().vectors_of_layer[0].clear();
+  bool refused = false;
+  try {
+    fleet.fabric->set_duties(whole);
+  } catch (const std::invalid_argument&) {
+    refused = true;  // nobody would compute a slice of layer 0
+  }
+  CHECK(refused);
+}
+
 void abandoned_and_closed() {
   Fleet fleet(2, 1, 192, 0, 0);
   const auto x = fleet.input(2, 1.0F);
@@ -289,6 +365,7 @@ int main() {
     forwards(num_domains, 128, 25, 0);
     two_threads(num_domains);
     a_lost_duck_is_named(num_domains);
+    a_silent_duck_is_replaced(num_domains);
   }
   abandoned_and_closed();
   misuse_is_refused();
