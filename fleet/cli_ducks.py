@@ -94,6 +94,7 @@ def status(
     """
     from duckfleet.fleet.cli import EXIT_SOME_DUCKS
     from duckfleet.fleet.drop_counters import ask_ducks
+    from duckfleet.fleet.failovers import recent_failovers
     from duckfleet.fleet.musters import gather
     from duckfleet.fleet.rosters import why_missing
     from duckfleet.runtime.control import release_remark
@@ -104,6 +105,7 @@ def status(
     evidence = gather(fleet.site, store)
     placements = store.latest_placements()
     counted = ask_ducks(fleet.site, fleet.keys, chosen) if counters else {}
+    failovers = recent_failovers(store)
     now_s = time.time()
     rows, values = [], []
     not_well = 0
@@ -146,6 +148,7 @@ def status(
                 "placement": placement,
                 "missing": reason,
                 "release": release or None,
+                "failover": next((past for past in reversed(failovers) if duck.name in past.ducks), None),
                 **({"datagrams": counted[duck.mac]} if counters else {}),
             }
         )
@@ -154,6 +157,14 @@ def status(
     else:
         columns = ("duck", "address", "rack", "state", "since", "probed", "holds", "remarks")
         console.out.print(console.table(columns, rows, numeric=("since", "probed")))
+        if failovers:
+            last = failovers[-1]
+            took = f", silent for {last.silent_ms:.0f} ms, replaced in {last.took_ms:.0f} ms" if last.took_ms else ""
+            count = sum(past.kind == "taken_over" for past in failovers)
+            console.out.print(
+                f"failovers: {count}, the last news {console.age(now_s - last.at_s)} ago: {last.what}{took}",
+                soft_wrap=True,
+            )
         if counters:
             lines = [_counted_row(duck.name, counted[duck.mac]) for duck in chosen]
             named = ("duck", "datagrams", "dropped", "by kind")

@@ -304,7 +304,8 @@ def run_server(
 
 
 def _evidence_of(event: FailoverEvent) -> dict[str, object]:
-    found: dict[str, object] = {"failover_generation": event.generation, "what": event.text}
+    found: dict[str, object] = {"failover_generation": event.generation}
+    found["what" if event.kind == "rejoined" else "error"] = event.text
     if event.kind == "taken_over":
         found |= {"silent_ms": round(event.silent_ms, 1), "took_ms": round(event.took_ms, 1)}
     if event.moved_bytes:

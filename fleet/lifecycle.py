@@ -79,8 +79,7 @@ TABLE: dict[tuple[str, str], str] = {
     ("serving", "serve_started"): "serving",
     ("serving", "serve_ended"): "placed",
     # A duck that a running server had replaced, and has taken in again.
-    ("lost", "rejoined"): "serving",
-    **_rows(ANSWERING, "rejoined", "serving"),
+    **_rows((*SILENT, *STARTING, *ANSWERING), "rejoined", "serving"),
     **_rows((*STARTING, *ANSWERING, "lost"), "went_silent", "lost"),
     **_rows((*SILENT, *STARTING, *ANSWERING), "power_cut", "off"),
     **_rows((*SILENT, *STARTING, *ANSWERING), "reboot_sent", "waking"),

@@ -38,7 +38,7 @@ class Restarts:
     next_wait_s: float = FIRST_WAIT_S
 
     def ended(self, code: int, lived_s: float, came_up: bool) -> tuple[Restarts, float | None]:
-        """(what is remembered, seconds to wait before the next start or None: there is none); `code` as Popen gives it."""
+        """(what is remembered, seconds until the next start or None: there is none); `code` as Popen gives it."""
         came_up_ever = self.came_up or came_up
         if code == 0 or not came_up_ever:
             return Restarts(came_up_ever), None
@@ -91,7 +91,7 @@ def supervise(command: Sequence[str], is_up: Callable[[int], bool], say: Callabl
             child = subprocess.Popen(command, start_new_session=True, preexec_fn=_end_with_parent)
             if told.is_set():
                 child.terminate()
-            came_up = False
+            came_up = is_up(child.pid)
             while (code := child.poll()) is None:
                 came_up = came_up or is_up(child.pid)
                 _wait(child, 0.05 if not came_up else 1.0)
@@ -132,8 +132,6 @@ ExecStart={command}
 Environment=PYTHONUNBUFFERED=1
 Restart=on-failure
 RestartSec=200ms
-RestartSteps=8
-RestartMaxDelaySec=30
 # Wrong usage, site file or state: a person has to act, trying again does not help.
 RestartPreventExitStatus=2
 # Requests under way get this long to end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from duckfleet.fleet.announcement import Announcement, running_server
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.lab.ownership import processes_of_lab
 from duckfleet.fleet.lab.processes import lab_status
+from duckfleet.fleet.reach import connect
 from tests.fleet.tiny_checkpoint import make_checkpoint
 
 
@@ -70,7 +72,7 @@ class Operator:
                 time.sleep(0.05)
             yield found
         finally:
-            child.send_signal(signal.SIGINT)
+            child.send_signal(signal.SIGINT)  # to the supervisor, where there is one
             assert child.wait(60) == 0, (self.state / "serve.log").read_text()
 
 
@@ -169,6 +171,7 @@ def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> 
     assert status is not None
     pid = status.ducks[1].pid
     assert pid is not None
+    shutil.rmtree(fleet.chunks_dir)  # nothing to load its part of the model from
     with operator.server("--deadline", "2") as server:
         said = tokens(ask(server))
         os.kill(pid, signal.SIGKILL)
@@ -184,7 +187,8 @@ def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> 
         assert states(operator)["duck1101"] == "serving"
         noted = [e for e in operator.json("log", "duck1102") if e["kind"] == "went_silent"]  # type: ignore[attr-defined]
         assert len(noted) == 1
-        assert "no answer after" in noted[0]["evidence"]["error"]
+        assert "fell silent" in noted[0]["evidence"]["error"]
+        assert "prepare the model again" in failed.text
 
         # The others are asked for what they dropped; hostile bytes are seen in it, by kind.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
@@ -218,6 +222,69 @@ def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> 
     assert len(placed["ducks"]) == 3
     with operator.server() as server:
         assert tokens(ask(server)) == said
+
+
+def test_a_lost_duck_costs_a_pause_and_is_taken_in_again(operator: Operator) -> None:
+    operator.ok("lab", "up", "--ducks", "3")
+    for step in (("wake", "--wait"), ("probe",), ("place", "tiny")):
+        operator.ok(*step)
+    status = lab_status(FleetContext(operator.state).lab_dir)
+    assert status is not None
+    pid = status.ducks[1].pid
+    assert pid is not None
+
+    def wait_for(state: str) -> None:
+        deadline_s = time.monotonic() + 60
+        while states(operator)["duck1102"] != state:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+    with operator.server("--silence-floor", "0.1") as server:
+        said = tokens(ask(server))
+        os.kill(pid, signal.SIGKILL)
+        assert tokens(ask(server)) == said  # its part was loaded by the others while the request waited
+        wait_for("lost")
+        metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+        assert 'duckfleet_fabric_failover{kind="ducks_missing"} 1.0' in metrics
+        shown = operator.run("status")
+        assert "failovers: " in shown.stdout
+        assert "duck1102 fell silent" in shown.stdout
+        operator.ok("wake", "--wait", "duck1102")
+        wait_for("serving")
+        assert tokens(ask(server)) == said
+        metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+        assert 'duckfleet_fabric_failover{kind="ducks_missing"} 0.0' in metrics
+    kinds = [event["kind"] for event in operator.json("log")]  # type: ignore[attr-defined]
+    assert "failover_taken_over" in kinds
+    assert "failover_rejoined" in kinds
+
+
+def test_a_killed_server_is_started_again_and_moves_nothing(operator: Operator) -> None:
+    operator.ok("lab", "up", "--ducks", "2")
+    for step in (("wake", "--wait"), ("probe",), ("place", "tiny")):
+        operator.ok(*step)
+    fleet = FleetContext(operator.state)
+
+    def received_bytes() -> int:
+        total = 0
+        for duck in fleet.site.ducks:
+            with connect(fleet.site, duck, fleet.keys) as control:
+                total += control.stats()["control"]["chunk_bytes_received"]
+        return total
+
+    placed_bytes = received_bytes()
+    with operator.server("--supervise") as first:
+        said = tokens(ask(first))
+        os.kill(first.pid, signal.SIGKILL)
+        deadline_s = time.monotonic() + 120
+        while (again := running_server(operator.state)) is None or again.pid == first.pid:
+            assert time.monotonic() < deadline_s, (operator.state / "serve.log").read_text()
+            time.sleep(0.05)
+        assert again.url == first.url
+        assert tokens(ask(again)) == said
+        assert received_bytes() == placed_bytes > 0
+        assert "started again" in (operator.state / "serve.log").read_text()
+    assert running_server(operator.state) is None
 
 
 def test_what_is_stale_changed_or_signed_by_others_is_not_served(operator: Operator) -> None:
