@@ -25,6 +25,7 @@ BENCHES = {
     "context": "duckfleet.runtime.bench.context",
     "fabric": "duckfleet.runtime.fabric.bench",
     "plan": "duckfleet.runtime.planner.bench",
+    "failover": "duckfleet.runtime.fabric.bench_failover",
     "decode": "duckfleet.fleet.bench.decode",
     "boot": "duckfleet.fleet.bench.boot",
 }

@@ -17,7 +17,10 @@ DEFAULT_PORT = 8021
 
 AllowDegraded = Annotated[bool, typer.Option("--allow-degraded", help="Serve on degraded ducks too.")]
 MinTp = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Be content with N ducks, though the site has more.")
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Be content with N ducks, though the site has more, or some of the roster are lost."
+    ),
 ]
 MaxAge = Annotated[float, typer.Option(min=0.001, metavar="H", help="Oldest probe to rely on, in hours.")]
 

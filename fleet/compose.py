@@ -275,6 +275,7 @@ def run_server(
         on_lost=lambda error: on_lost(error.ducks, str(error)),
         failover=FailoverPolicy(request.silence_floor_s, request.silence_medians),
         chunk_source=ChunkStore(fleet.chunks_dir).read,
+        absent_ok=request.min_tp is not None,
         on_failover=lambda event: on_failover(event.kind, event.ducks, _evidence_of(event)),
     )
     try:

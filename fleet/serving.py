@@ -81,6 +81,11 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
         allow_degraded=request.allow_degraded,
         min_tp=request.min_tp,
     )
+    silent = [missing for missing in against if _may_be_replaced(fleet, standing, missing)]
+    if request.min_tp is not None and standing.roster.tp - len(silent) >= request.min_tp:
+        for missing in silent:
+            say(f"starting without duck {missing.duck}: it {missing.reason}")
+        against = [missing for missing in against if missing not in silent]
     if against:
         raise NotGreen(refusal(standing, against))
     ducks = [duck for entry in standing.roster.entries if (duck := fleet.site.find(entry.duck)) is not None]
@@ -98,6 +103,15 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
             )
         finally:
             retract(fleet.state_dir, os.getpid())
+
+
+def _may_be_replaced(fleet: FleetContext, standing: Standing, missing: Missing) -> bool:
+    """Whether this is a rank that is only not there: others can compute its part of the model meanwhile."""
+    duck = fleet.site.find(missing.duck)
+    if duck is None or missing.duck not in {entry.duck for entry in standing.roster.entries}:
+        return False
+    row = fleet.known_store.ducks().get(duck.mac)
+    return row is not None and row.state in (*lifecycle.SILENT, *lifecycle.STARTING)
 
 
 def refusal(standing: Standing, against: Sequence[Missing]) -> str:

@@ -59,6 +59,13 @@ def child_command(orig_argv: Sequence[str], port: int) -> list[str]:
     return [*command, "--port", str(port)]
 
 
+def restart_command(command: Sequence[str]) -> list[str]:
+    """Of every start but the first: ducks that were lost meanwhile do not keep the server from starting."""
+    if any(argument.split("=")[0] == "--min-tp" for argument in command):
+        return list(command)
+    return [*command, "--min-tp", "1"]
+
+
 def free_port(host: str) -> int:
     """A port that nobody listens on, for every server that will be started here. Raises `OperatorError`."""
     try:
@@ -101,6 +108,7 @@ def supervise(command: Sequence[str], is_up: Callable[[int], bool], say: Callabl
             if wait_s is None:
                 return code if code >= 0 else 128 - code
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            command = restart_command(command)
             say(f"the server ended with {how}; it is started again in {wait_s:g} s")
             if told.wait(wait_s):
                 return 128 + signal.SIGTERM

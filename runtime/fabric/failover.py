@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from duckfleet.inventory.errors import DuckfleetError, MachineError
 from duckfleet.inventory.roster import RosterEntry
+from duckfleet.runtime.errors import DuckLost
 
 from .admission import Admission
 from .echo import EchoFailed, echo
@@ -127,6 +128,15 @@ class Failover:
                 except (DuckfleetError, EchoFailed) as error:
                     log.warning("spare %s is not there: %s", self._ducks[rank].duck, error)
                     self._miss(rank, replaced=True)
+
+    def begin_without(self, absent: Mapping[int, DuckLost]) -> None:
+        """Replace ranks that did not answer at the start of the session. Raises `DuckLost` where that cannot be."""
+        if not absent:
+            return
+        with self._changed:
+            if not self._take_over(sorted(absent), 0.0):
+                told = "; ".join(map(str, absent.values()))
+                raise DuckLost(f"{told}; {self._why}", ducks=[self._ducks[rank].duck for rank in sorted(absent)])
 
     def on_silence(self, waited_us: int, missing: Sequence[tuple[int, int, int, int, int, int, int]]) -> bool:
         """Whether the request is to be sent again, because others compute what is missing now."""

@@ -68,22 +68,38 @@ class SessionSecrets:
 
 
 class FleetControl:
-    """One control connection to each duck of a roster, used by all at once."""
+    """One control connection to each duck of a roster, used by all at once.
 
-    def __init__(self, ducks: Sequence[RosterEntry], keys: FleetKeys | None, timeout_s: float) -> None:
+    With `absent_ok` ducks that do not answer are in `absent`, with their errors, and else left out.
+    """
+
+    def __init__(
+        self, ducks: Sequence[RosterEntry], keys: FleetKeys | None, timeout_s: float, *, absent_ok: bool = False
+    ) -> None:
         self._ducks = list(ducks)
+        self.absent: dict[int, DuckLost] = {}  # by rank
         self._pool = ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, max(1, len(self._ducks))))
         self._clients: dict[int, ControlClient] = {}  # by place in `ducks`
 
         def connect(i: int) -> None:
             duck = self._ducks[i]
-            self._clients[i] = ControlClient(duck.address, duck.control_port, keys, timeout_s, name=duck.duck)
+            try:
+                self._clients[i] = ControlClient(duck.address, duck.control_port, keys, timeout_s, name=duck.duck)
+            except DuckLost as error:
+                if not absent_ok:
+                    raise
+                self.absent[duck.rank] = error
 
         try:
             self._gather(connect)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def ducks(self) -> list[RosterEntry]:
+        """Those that answered."""
+        return [duck for duck in self._ducks if duck.rank not in self.absent]
 
     def close(self) -> None:
         """Idempotent."""
@@ -93,15 +109,16 @@ class FleetControl:
         self._clients = {}
 
     def each(self, work: Callable[[RosterEntry, ControlClient], T]) -> list[T]:
-        """`work` on every duck in parallel; results by the ducks' order."""
+        """`work` on every duck that answered, in parallel; results in the order of `ducks`."""
         return self._gather(lambda i: work(self._ducks[i], self._clients[i]))
 
     def _gather(self, job: Callable[[int], T]) -> list[T]:
-        futures = [self._pool.submit(job, i) for i in range(len(self._ducks))]
+        chosen = [i for i, duck in enumerate(self._ducks) if duck.rank not in self.absent]
+        futures = [self._pool.submit(job, i) for i in chosen]
         failures: list[DuckfleetError] = []
         lost: list[str] = []
         results: list[T] = []
-        for duck, future in zip(self._ducks, futures, strict=True):
+        for duck, future in zip((self._ducks[i] for i in chosen), futures, strict=True):
             try:
                 results.append(future.result())
             except DuckLost as error:

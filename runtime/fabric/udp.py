@@ -42,7 +42,8 @@ class UdpFabric:
 
     A duck that falls silent is replaced while the forward waits (failover.py): by holders of its parts, else by ducks
     that have room for what `chunk_source` gives; `failover` says when. `on_failover` is told of each such event, and
-    `on_lost` of each forward that failed because a duck did not answer; both must be quick.
+    `on_lost` of each forward that failed because a duck did not answer; both must be quick. With `absent_ok` a duck
+    that does not answer at the start is replaced in the same way.
 
     Raises `OperatorError` (roster and plan do not fit, an address that cannot be bound), `DuckLost` (no answer),
     `ChunkMissing` (run `duckctl place`), subclasses of `IdentityMismatch`.
@@ -69,6 +70,7 @@ class UdpFabric:
         failover: FailoverPolicy = FailoverPolicy(),  # noqa: B008 - frozen
         chunk_source: ChunkSource | None = None,
         on_failover: Callable[[FailoverEvent], None] | None = None,
+        absent_ok: bool = False,
     ) -> None:
         if auth and keys is None:
             raise OperatorError("there are no fleet keys: run `duckctl init`, or say auth=False (`--no-auth`)")
@@ -86,12 +88,12 @@ class UdpFabric:
         self._forwards = 0
         self._timing_us = [0.0, 0.0, 0.0, 0.0]
 
-        control = FleetControl(roster.entries, keys, control_timeout_s)
+        control = FleetControl(roster.entries, keys, control_timeout_s, absent_ok=absent_ok)
         try:
             identities = control.each(lambda _, client: client.identity())
-            agree(plan, roster.entries, identities, wire_dtype)
+            agree(plan, control.ducks, identities, wire_dtype)
             host = [a for a in TagAlgorithm if _fabric.available_tag_algorithms() >> a & 1]
-            self._tag_algorithm = choose_tag_algorithm(roster.entries, identities, host, auth)
+            self._tag_algorithm = choose_tag_algorithm(control.ducks, identities, host, auth)
             require_chunks(control, plan)
             secret = SessionSecrets.draw(self._layouts)
             session = _fabric.SessionConfig(
@@ -139,7 +141,12 @@ class UdpFabric:
             on_event=on_failover,
             first_key_id=1 + len(self._layouts) + len(everybody),
         )
-        self._failover.admit_spares()
+        try:
+            self._failover.admit_spares()
+            self._failover.begin_without(control.absent)
+        except BaseException:
+            self.close()
+            raise
         # The native core must not hold the failover, which holds the native core.
         handler = weakref.WeakMethod(self._failover.on_silence)
 

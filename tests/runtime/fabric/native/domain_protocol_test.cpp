@@ -207,7 +207,7 @@ void asking_backs_off() {
     CHECK(gaps[i] == std::min<std::uint64_t>(2 * gaps[i - 1], w.session.timers.max_probe_us));
   }
   std::vector<VectorReport> report;
-  w.protocol->report_missing(0, report);
+  w.protocol->report_missing(0, w.now, report);
   CHECK(report.size() == 1 && report[0].heard == Heard::kNothing && report[0].heard_at_us == 0);
 }
 
@@ -243,7 +243,7 @@ void a_duck_that_asks_gets_what_it_lacks() {
   CHECK(resent({{total, 64}, {0, 0}}).empty());
   CHECK(w.drops(DropReason::kBadLength) == 1);
   std::vector<VectorReport> report;
-  w.protocol->report_missing(0, report);
+  w.protocol->report_missing(0, w.now, report);
   CHECK(report.size() == 2 && report[0].heard == Heard::kNothing && report[1].heard == Heard::kAskedAgain);
 }
 
@@ -295,8 +295,44 @@ void busy_ducks_are_left_alone_for_a_while() {
   w.deliver(0, w.ducks[0].busy(h));
   CHECK(w.protocol->next_time_us() >= w.now + w.session.timers.min_probe_us);
   std::vector<VectorReport> report;
-  w.protocol->report_missing(0, report);
+  w.protocol->report_missing(0, w.now, report);
   CHECK(report[0].heard == Heard::kBusy && report[0].heard_at_us == w.now);
+}
+
+// Silent is who was asked several times over the whole span and said nothing; any word of it, "busy" too, begins the span anew.
+void silence_is_what_follows_many_questions() {
+  World w(2);
+  w.open();
+  w.begin(0);
+  wire::DataHeader h;
+  std::memcpy(&h, w.due()[0].data, sizeof h);
+  const std::uint64_t begun = w.now;
+  const auto silent = [&] {
+    std::vector<VectorReport> report;
+    w.protocol->report_silent(0, w.now, 50'000, report);
+    return report;
+  };
+  const auto pass = [&](std::uint64_t until) {  // only the second duck says anything
+    while (w.now < until) {
+      w.now = std::min(until, std::max(w.now + 1, w.protocol->next_time_us()));
+      w.protocol->on_time(w.now);
+      w.due();
+      w.deliver(1, w.ducks[1].busy(h));
+    }
+  };
+  pass(begun + 49'000);
+  CHECK(silent().empty());
+  pass(begun + 60'000);
+  CHECK(silent().size() == 1 && silent()[0].rank == 0 && silent()[0].silent_us == 60'000);
+  w.deliver(0, w.ducks[0].busy(h));
+  CHECK(silent().empty());
+  w.now += 60'000;  // this host stood still: nobody was asked
+  CHECK(silent().empty());
+  const std::uint64_t from = w.now;
+  pass(from + 400'000);
+  CHECK(silent().size() == 1);
+  w.protocol->end(0);
+  CHECK(silent().empty());
 }
 
 void what_does_not_belong_is_counted_and_dropped() {
@@ -374,7 +410,7 @@ void parts_can_be_computed_by_others(unsigned loss, unsigned seed) {
   w.begin(1, 2, 1);
   w.exchange(kNothing);
   std::vector<VectorReport> report;
-  w.protocol->report_missing(1, report);
+  w.protocol->report_missing(1, w.now, report);
   CHECK(report.size() == 2);
 }
 
@@ -427,6 +463,7 @@ int main() {
   a_duck_that_asks_gets_what_it_lacks();
   a_broken_duck_does_not_make_us_send_without_end();
   busy_ducks_are_left_alone_for_a_while();
+  silence_is_what_follows_many_questions();
   what_does_not_belong_is_counted_and_dropped();
   for (unsigned seed = 0; seed < 20; ++seed) parts_can_be_computed_by_others(seed == 0 ? 0 : 30, seed);
   a_domain_without_columns_has_nothing_to_wait_for();
