@@ -28,6 +28,7 @@ BENCHES = {
     "failover": "duckfleet.runtime.fabric.bench_failover",
     "decode": "duckfleet.fleet.bench.decode",
     "boot": "duckfleet.fleet.bench.boot",
+    "restart": "duckfleet.fleet.bench.restart",
 }
 """Name -> module with the function `rows`. Loaded by the composition root only when its bench is asked for."""
 

@@ -234,6 +234,13 @@ def plan_budget(
 # -- serving -----------------------------------------------------------------------------------------------
 
 
+def import_server() -> None:
+    """Import what `run_server` needs, for measurements that leave that out."""
+    for name in ("engine", "fabric", "model", "server", "decoder"):
+        importlib.import_module(f"duckfleet.runtime.{name}")
+    from transformers import AutoTokenizer  # noqa: F401
+
+
 def run_server(
     fleet: FleetContext,
     standing: Standing,

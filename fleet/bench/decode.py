@@ -43,13 +43,14 @@ def rows(
         (kept / "chunks").mkdir(exist_ok=True)
         fleet.chunks_dir.symlink_to(kept / "chunks")
         try:
-            _place(fleet, model, ducks, duck_threads, format)
+            place_on_lab(fleet, model, ducks, duck_threads, format)
             yield from _measure(fleet, f"{model.partition('-')[0]}/ducks{ducks}x{duck_threads}", tokens)
         finally:
             processes.lab_down(fleet.lab_dir)
 
 
-def _place(fleet: FleetContext, model: str, num_ducks: int, num_threads: int, format: str) -> None:
+def place_on_lab(fleet: FleetContext, model: str, num_ducks: int, num_threads: int, format: str) -> None:
+    """Start a lab of process ducks and give them the model, as `duckctl lab up`, `wake`, `probe`, `place` do."""
     plan = processes.find_free_ports(plan_lab(processes.new_lab_id(), num_ducks))
     options = processes.DaemonOptions(
         duckd_path(),
