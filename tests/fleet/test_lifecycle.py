@@ -17,6 +17,7 @@ probe_started degraded>probing healthy>probing placed>probing probing>probing up
 probe_unknown probing>up
 quarantined   degraded>quarantined dhcp>quarantined healthy>quarantined loading>quarantined lost>quarantined off>quarantined placed>quarantined probing>quarantined quarantined>quarantined serving>quarantined unknown>quarantined up>quarantined waking>quarantined
 reboot_sent   degraded>waking dhcp>waking healthy>waking loading>waking lost>waking off>waking placed>waking probing>waking quarantined>quarantined serving>waking unknown>waking up>waking waking>waking
+rejoined      degraded>serving dhcp>serving healthy>serving loading>serving lost>serving off>serving placed>serving probing>serving serving>serving unknown>serving up>serving waking>serving
 released      quarantined>unknown
 serve_ended   serving>placed
 serve_started placed>serving serving>serving
