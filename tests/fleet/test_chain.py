@@ -164,7 +164,7 @@ def test_the_whole_chain(operator: Operator) -> None:
 
 def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> None:
     operator.ok("lab", "up", "--ducks", "3")
-    for step in (("wake", "--wait"), ("probe",), ("place", "tiny")):
+    for step in (("wake", "--wait"), ("probe",), ("place", "tiny", "--replicas", "0")):
         operator.ok(*step)
     fleet = FleetContext(operator.state)
     status = lab_status(fleet.lab_dir)
