@@ -31,6 +31,7 @@ class Admitted:
 
     moved_bytes: int
     rekeyed: bool
+    held: frozenset[Part]
 
 
 class Admission:
@@ -81,26 +82,28 @@ class Admission:
         return moved
 
     def admit(
-        self, duck: RosterEntry, held: AbstractSet[Part], key_id: int, key: bytes, *, from_others: bool = False
+        self, duck: RosterEntry, held: frozenset[Part], key_id: int, key: bytes, *, from_others: bool = False
     ) -> Admitted:
         """Take a duck into the session, whatever happened to it: it gets what it lacks, its place and, where it has no
-        session of ours any more, a new key. A duck in another host's session is only taken `from_others`.
+        session of ours any more, a new key. Parts beyond the plan's, which it had taken over, are only its again if it
+        still serves them. A duck in another host's session is only taken `from_others`.
 
         Raises `TakenByAnother`; other `MachineError`s that name the duck.
         """
-        assignment = self.assignment(duck.rank, held)
         ours = self._terms.secret.session
         with self.connect(duck) as client:
             identity = client.identity()
             if identity.session not in (0, ours) and not from_others:
                 raise TakenByAnother(f"duck {duck.duck} serves another host's session; end that server, or this one")
             agree(self._plan, [duck], [identity], self._terms.wire_dtype)
-            if identity.session == ours and identity.shard_digest == assignment.shard_digest:
-                return Admitted(0, rekeyed=False)
+            if identity.session == ours and identity.shard_digest == self.assignment(duck.rank, held).shard_digest:
+                return Admitted(0, rekeyed=False, held=held)
+            held = self._parts.held_by_plan(duck.rank)
+            assignment = self.assignment(duck.rank, held)
             moved = self._give(client, duck, assignment.digests)
             client.assign(assignment)
             client.configure(self._terms.config(assignment, key_id, key))
-        return Admitted(moved, rekeyed=True)
+        return Admitted(moved, rekeyed=True, held=held)
 
     def _give(self, client: ControlClient, duck: RosterEntry, digests: Iterable[str]) -> int:
         wanted = list(dict.fromkeys(digests))

@@ -94,10 +94,7 @@ class Failover:
         self._host_addresses = host_addresses
         self._apply, self._rekey, self._on_event = apply, rekey, on_event
         self._next_key_id = first_key_id
-        none: frozenset[Part] = frozenset()
-        self._held: dict[int, frozenset[Part]] = {
-            rank: parts.held[rank] if rank < len(parts.held) else none for rank in self._ducks
-        }
+        self._held: dict[int, frozenset[Part]] = {rank: parts.held_by_plan(rank) for rank in self._ducks}
         self._missing: dict[int, _Missing] = {}
         self._num_losses: dict[int, int] = {}  # how often a rank was replaced: who flaps is taken in less eagerly
         self._why = ""
@@ -311,8 +308,10 @@ class Failover:
             held = self._held[duck.rank]
         echo(self._host_addresses[duck.rank], duck.address, duck.data_port)
         admitted = self._admission.admit(duck, held, key_id, key, from_others=from_others)
-        if admitted.rekeyed and not self._closed:
-            self._rekey(duck.rank, key_id, key)
+        with self._changed:
+            self._held[duck.rank] = admitted.held
+            if admitted.rekeyed and not self._closed:
+                self._rekey(duck.rank, key_id, key)
         return admitted.moved_bytes
 
     def _seek_one(self, rank: int) -> None:

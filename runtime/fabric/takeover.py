@@ -47,6 +47,10 @@ class PlanParts:
         frozen = {part: tuple(indices) for part, indices in chunks.items()}
         return cls(plan.tp, plan.num_layers, frozen, dict(num_bytes), tuple(held))
 
+    def held_by_plan(self, rank: int) -> frozenset[Part]:
+        """Nothing for a spare that the plan does not know."""
+        return self.held[rank] if rank < len(self.held) else frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
