@@ -98,6 +98,7 @@ class Failover:
         self._missing: dict[int, _Missing] = {}
         self._num_losses: dict[int, int] = {}  # how often a rank was replaced: who flaps is taken in less eagerly
         self._why = ""
+        self._told: tuple[tuple[str, ...], str] = ((), "")  # the last "not_covered"
         self._generation = self._num_failovers = self._num_rejoined = 0
         self._last_at_s = self._last_took_ms = 0.0
         self._changed = threading.Condition(threading.RLock())
@@ -347,8 +348,10 @@ class Failover:
     # -- telling -----------------------------------------------------------------------------------------------
 
     def _tell_not_covered(self, names: tuple[str, ...], why: str) -> None:
-        if why != self._why:
-            self._why = why
+        told = (names, why)
+        self._why = why
+        if told != self._told:
+            self._told = told
             self._tell(FailoverEvent("not_covered", names, self._generation, f"{', '.join(names)} fell silent: {why}"))
 
     def _tell(self, event: FailoverEvent) -> None:

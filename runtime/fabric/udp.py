@@ -218,7 +218,12 @@ class UdpFabric:
         )
 
     def stats(self) -> dict[str, object]:
-        """See `interface.Fabric`: means of `ForwardTiming`, latencies and retransmissions by duck, drops by kind."""
+        """See `interface.Fabric`: means of `ForwardTiming`, latencies and retransmissions by duck, drops by kind,
+        and what failover did."""
+        missing = self._failover.missing_ducks()
+        counted = traffic(self._layouts, self._native.stats())
+        for duck in counted["ducks"]:
+            duck["missing"] = int(duck["duck"] in missing)
         return {
             "transport": self._transport,
             "tag_algorithm": self._tag_algorithm.name.lower(),
@@ -226,12 +231,12 @@ class UdpFabric:
             "generation": self._plan.generation,
             "forwards": self._forwards,
             "failover": {**self._failover.stats(), "last_pause_ms": self._native.last_pause_us() / 1e3},
-            "missing_ducks": " ".join(self._failover.missing_ducks()),
+            "missing_ducks": missing,
             "mean_us": {
                 name: us / max(1, self._forwards)
                 for name, us in zip(("prepare", "send", "wait", "fetch"), self._timing_us, strict=True)
             },
-            **traffic(self._layouts, self._native.stats()),
+            **counted,
         }
 
     def close(self) -> None:
