@@ -577,14 +577,19 @@ void DomainProtocol::report_missing(unsigned lane_index, std::uint64_t now_us, s
 }
 
 void DomainProtocol::report_silent(unsigned lane_index, std::uint64_t now_us, std::uint64_t silence_us,
-                                   std::vector<VectorReport>& out) const {
-  const Lane& lane = lanes_[lane_index];
+                                   std::vector<VectorReport>& out) {
+  Lane& lane = lanes_[lane_index];
   if (!lane.active) return;
   for (std::size_t v = 0; v < lane.states.size(); ++v) {
-    if (!lane.states[v].expected || lane.slots[v]->complete()) continue;
+    VectorState& state = lane.states[v];
+    if (!state.expected || lane.slots[v]->complete()) continue;
     const Duck& duck = ducks_[lane.duties->vectors[v].duck];
-    if (duck.num_unanswered < kMinUnanswered || now_us < duck.asked_at_us + kLastAnswerUs) continue;
-    if (silent_us(lane, duck, now_us) >= silence_us) out.push_back(report(lane, v, now_us));
+    if (silent_us(lane, duck, now_us) < silence_us) continue;
+    if (duck.num_unanswered < kMinUnanswered) {
+      state.probe_at_us = std::min(state.probe_at_us, duck.asked_at_us + session_.timers.min_probe_us);
+    } else if (now_us >= duck.asked_at_us + kLastAnswerUs) {
+      out.push_back(report(lane, v, now_us));
+    }
   }
 }
 

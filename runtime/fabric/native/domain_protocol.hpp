@@ -107,8 +107,9 @@ class DomainProtocol {
 
   // The vectors that are still missing in this lane's request.
   void report_missing(unsigned lane, std::uint64_t now_us, std::vector<VectorReport>& out) const;
-  // Those of ducks from which nothing came for `silence_us`, though they were asked again and again.
-  void report_silent(unsigned lane, std::uint64_t now_us, std::uint64_t silence_us, std::vector<VectorReport>& out) const;
+  // Those of ducks from which nothing came for `silence_us`, though they were asked again and again. Ducks that were
+  // not asked often enough to tell are asked at once, whatever their back-off.
+  void report_silent(unsigned lane, std::uint64_t now_us, std::uint64_t silence_us, std::vector<VectorReport>& out);
 
   [[nodiscard]] const ProtocolCounters& counters() const { return counters_; }
   [[nodiscard]] std::span<const DuckCounters> duck_counters() const { return duck_counters_; }

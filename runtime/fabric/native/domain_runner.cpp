@@ -67,9 +67,10 @@ void DomainRunner::report_missing(unsigned lane, std::vector<VectorReport>& out)
 }
 
 void DomainRunner::report_silent(unsigned lane, std::uint64_t silence_us, std::vector<VectorReport>& out) {
-  step();  // what has arrived meanwhile counts
   const std::lock_guard lock(mutex_);
+  step_locked();  // what has arrived meanwhile counts
   protocol_.report_silent(lane, now_us(), silence_us, out);
+  step_locked();  // who is to be asked is asked now
 }
 
 void DomainRunner::make_room(const DomainDuties& duties) {
