@@ -260,7 +260,7 @@ class Failover:
                     try:
                         moved_bytes += load.result()
                         self._held[rank] = held[rank]
-                    except DuckfleetError as error:
+                    except MachineError as error:  # others pass: what this host lacks, no duck can mend
                         log.warning("%s could not take parts over: %s", self._ducks[rank].duck, error)
                         failed.add(rank)
                 if not failed:
