@@ -31,6 +31,9 @@ QUANTIZATION = {
     "quant_method": "fp8",
     "weight_block_size": [SCALE_BLOCK, SCALE_BLOCK],
 }
+# Families whose published scales are powers of two; the config of their checkpoints says so.
+_POWER_OF_TWO_SCALES = {"deepseek_v32": "ue8m0"}
+_E4M3_MAX = 448.0
 _ROUNDED = ("_proj.weight", "_proj_with_mqa.weight", "indexer.wq_b.weight", "indexer.wk.weight")
 _KEPT = ("indexer.weights_proj.weight", "eh_proj.weight")
 
@@ -102,9 +105,27 @@ def _plan(checkpoint: Checkpoint, name: str) -> Iterator[_Planned]:
 def _make(checkpoint: Checkpoint, p: _Planned) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     stored: StoredTensor = checkpoint.read(p.source)
     if p.dtype == "F8_E4M3" or p.name != p.source:
+        if checkpoint.config.model_type in _POWER_OF_TWO_SCALES and stored.scale_inv is None:
+            return _round_with_powers_of_two(stored)
         q = to_format(stored, "e4m3")
         return q.codes, q.scales
     return (stored.to_f32() if p.dtype == "F32" else stored.data), None
+
+
+def _round_with_powers_of_two(stored: StoredTensor) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """e4m3 codes u8 [N, K] and a scale a tile, the least power of two that its greatest weight fits under."""
+    import torch
+
+    to_format(stored, "f32")  # refuses what is not finite, by name
+    weights = torch.from_numpy(np.array(stored.to_f32()))
+    rows, cols = weights.shape
+    tiles = -(-rows // SCALE_BLOCK), -(-cols // SCALE_BLOCK)
+    padded = torch.nn.functional.pad(weights, (0, tiles[1] * SCALE_BLOCK - cols, 0, tiles[0] * SCALE_BLOCK - rows))
+    amax = padded.view(tiles[0], SCALE_BLOCK, tiles[1], SCALE_BLOCK).abs().amax(dim=(1, 3))
+    scales = torch.where(amax > 0, torch.exp2(torch.ceil(torch.log2(amax / _E4M3_MAX))), 1.0)
+    wide = scales.repeat_interleave(SCALE_BLOCK, 0)[:rows].repeat_interleave(SCALE_BLOCK, 1)[:, :cols]
+    codes = (weights / wide).clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn)
+    return codes.view(torch.uint8).numpy(), scales.numpy()
 
 
 def _shards(planned: Sequence[_Planned], max_bytes: int) -> Iterator[list[_Planned]]:
@@ -133,7 +154,9 @@ def _header(shard: Sequence[_Planned]) -> bytes:
 def _write_config(checkpoint: Checkpoint, folder: Path) -> None:
     from .tokenizer import load_tokenizer
 
-    _write_json(folder / "config.json", {**checkpoint.raw_config, "quantization_config": QUANTIZATION})
+    scale_format = _POWER_OF_TWO_SCALES.get(checkpoint.config.model_type)
+    quantization = {**QUANTIZATION, **({"scale_fmt": scale_format} if scale_format else {})}
+    _write_json(folder / "config.json", {**checkpoint.raw_config, "quantization_config": quantization})
     if checkpoint.generation_config:
         _write_json(folder / "generation_config.json", dict(checkpoint.generation_config))
     load_tokenizer(checkpoint).save_pretrained(folder)

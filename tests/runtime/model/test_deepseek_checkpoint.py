@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, DeepseekV32Config
 
 from duckfleet.runtime.fabric import LocalFabric
@@ -42,6 +42,19 @@ def logits(checkpoint, chunks, tokens, tp):
     return plan, decoder, torch.cat(rows)
 
 
+@pytest.mark.parametrize("folder", ["v3.2"], indirect=True)
+def test_rounding_with_powers_of_two_is_to_nearest(folder, tmp_path):
+    """No weight is further from what is stored than half a step of e4m3 at its tile's scale; none overflows."""
+    original = Checkpoint.open(folder)
+    convert_to_fp8(original, tmp_path / "fp8")
+    made = Checkpoint.open(tmp_path / "fp8")
+    name = "model.layers.0.mlp.gate_proj.weight"
+    before, after = (torch.from_numpy(c.read(name).to_f32().copy()) for c in (original, made))
+    step = torch.exp2(torch.floor(torch.log2(before.abs())) - 3)  # 3 bits of mantissa; coarser only where subnormal
+    least = float(before.abs().max()) / 448 * 2**-9 * 2
+    assert ((after - before).abs() <= (step / 2).clamp(min=least)).all()
+
+
 @pytest.mark.parametrize("tp", [1, 3])
 def test_fp8_equals_its_dequantised_reference(folder, tmp_path, tp):
     convert_to_fp8(Checkpoint.open(folder), tmp_path / "fp8")
@@ -53,6 +66,10 @@ def test_fp8_equals_its_dequantised_reference(folder, tmp_path, tp):
     if f"{attention}indexer.wk.weight" in checkpoint.tensors:
         assert checkpoint.tensors[f"{attention}indexer.wk.weight"].stored == "e4m3"
         assert checkpoint.tensors[f"{attention}indexer.weights_proj.weight"].stored == "f32"
+    scales = {n: t for n, t in load_file(tmp_path / "fp8" / "model.safetensors").items() if n.endswith("_scale_inv")}
+    are_powers_of_two = all(torch.equal(torch.frexp(t).mantissa, torch.full_like(t, 0.5)) for t in scales.values())
+    is_v32 = checkpoint.config.model_type == "deepseek_v32"  # published with "ue8m0" scales, stored as f32
+    assert are_powers_of_two == is_v32 == ("scale_fmt" in checkpoint.raw_config["quantization_config"])
     tokens = random_tokens(64, 112)
     plan, _, ours = logits(checkpoint, tmp_path / "chunks", tokens, tp)
     assert plan.format == "e4m3"
