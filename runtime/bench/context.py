@@ -14,7 +14,6 @@ import json
 import statistics
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from duckfleet.runtime.decoder.kv_cache import KvCache, cache_bytes_per_token
 from duckfleet.runtime.fabric import LocalFabric
 from duckfleet.runtime.model import Checkpoint, ChunkStore, load_decoder, prepare
 
-_WINDOW = 128  # tokens, before each mark, whose median is the figure
+_WINDOW, _ROUNDS = 16, 12  # tokens before each mark, and how often: their median is the figure
 _COLD_COPIES = 6  # of a cache, in turn, so that none is in the CPU's cache when it is read
 _CONFIG: dict[str, Any] = {
     "model_type": "deepseek_v32",
@@ -69,13 +68,14 @@ def rows(tokens: int = 16384, first: int = 1024) -> Iterator[dict[str, Any]]:
         for tensor in (tensor for layer in cache.layers for tensor in layer):
             tensor.zero_()  # a page is resident once it is written
         cache_bytes = _resident_bytes() - before
-        times_us, resident = _generate(decoder, cache, marks)
-        yield from _time_rows(decoder, marks, times_us)
+        tokens_per_s, resident = _generate(decoder, cache, marks)
+        yield {"name": f"generate/ctx{tokens}", "value": tokens_per_s, "unit": "tok/s"}
+        yield from _time_rows(decoder.config, marks, *_measure(decoder, cache, marks))
         yield from _memory_rows(cache_bytes_per_token(decoder.config), cache_bytes / tokens, marks, resident)
 
 
 def _marks(num_tokens: int, first: int) -> list[int]:
-    if first < 1 or num_tokens < 2 * first:
+    if first < _WINDOW or num_tokens < 2 * first:
         raise OperatorError(f"--tokens {num_tokens} is too few: growth is measured from --first {first} on")
     marks = [first]
     while marks[-1] * 2 <= num_tokens:
@@ -111,28 +111,46 @@ def _resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _generate(decoder: Decoder, cache: KvCache, marks: Sequence[int]) -> tuple[dict[int, float], dict[int, int]]:
-    """Microseconds a token before each mark, and resident bytes of this process at it. The cache is used to its end."""
-    times_us: dict[int, float] = {}
+def _generate(decoder: Decoder, cache: KvCache, marks: Sequence[int]) -> tuple[float, dict[int, int]]:
+    """Tokens a second from an empty cache to a full one, and resident bytes of this process at each mark."""
     resident: dict[int, int] = {}
-    window: deque[float] = deque(maxlen=_WINDOW)
     token = 1
+    began = time.perf_counter()
     for length in range(1, cache.max_len + 1):
-        began = time.perf_counter()
         logits = decoder.forward([token], cache)
-        window.append(1e6 * (time.perf_counter() - began))
         # Every token once in a while: a model of random weights would repeat itself.
         token = (int(logits[-1].argmax()) + length) % decoder.vocab_size
         if length in marks:
-            times_us[length] = statistics.median(window)
             resident[length] = _resident_bytes()
-    return times_us, resident
+    return cache.max_len / (time.perf_counter() - began), resident
 
 
-def _time_rows(decoder: Decoder, marks: Sequence[int], times_us: dict[int, float]) -> Iterator[dict[str, Any]]:
+def _measure(decoder: Decoder, cache: KvCache, marks: Sequence[int]) -> tuple[dict[int, float], float]:
+    """Microseconds a token before each mark of a full cache, and what the indexer alone adds from first to last.
+
+    All in turn, many times over: what disturbs the machine disturbs them all.
+    """
+    times_us: dict[int, list[float]] = {mark: [] for mark in marks}
+    grown_us = []
+    alone_first, alone_last = _IndexerAlone(decoder.config, marks[0]), _IndexerAlone(decoder.config, marks[-1])
+    for _ in range(_ROUNDS):
+        for mark in marks:
+            cache.length = mark - _WINDOW
+            for token in range(_WINDOW):
+                began = time.perf_counter()
+                decoder.forward([token], cache)
+                times_us[mark].append(1e6 * (time.perf_counter() - began))
+        for _ in range(_WINDOW):
+            grown_us.append(alone_last.run_us() - alone_first.run_us())
+    return {mark: statistics.median(times) for mark, times in times_us.items()}, statistics.median(grown_us)
+
+
+def _time_rows(
+    config: DecoderConfig, marks: Sequence[int], times_us: dict[int, float], alone_us: float
+) -> Iterator[dict[str, Any]]:
     first = marks[0]
     for mark in marks:
-        expected = times_us[first] * multiplications(decoder.config, mark) / multiplications(decoder.config, first)
+        expected = times_us[first] * multiplications(config, mark) / multiplications(config, first)
         yield {
             "name": f"decode/ctx{mark}",
             "value": times_us[mark],
@@ -141,7 +159,6 @@ def _time_rows(decoder: Decoder, marks: Sequence[int], times_us: dict[int, float
             "against": f"ctx{first} times what the arithmetic grows by, same run",
         }
     grown_us = times_us[marks[-1]] - times_us[first]
-    alone_us = _indexer_us(decoder.config, marks[-1]) - _indexer_us(decoder.config, first)
     yield {
         "name": f"decode/growth-to-ctx{marks[-1]}",
         "value": grown_us,
@@ -200,18 +217,20 @@ def _of_layer(layer: LayerSpec, hidden: int, ctx: int) -> int:
     return total + heads * seen * (2 * rank + mla.qk_rope_head_dim)
 
 
-def _indexer_us(config: DecoderConfig, ctx: int) -> float:
-    """What the part of a token that grows takes by itself, over all layers."""
-    total_us = 0.0
-    for layer in config.layers:
-        assert isinstance(layer.attention, MlaSpec) and layer.attention.indexer is not None
-        index = layer.attention.indexer
-        q, weights = torch.randn(index.num_heads, index.head_dim), torch.randn(index.num_heads)
-        keys = [torch.randn(ctx, index.head_dim) for _ in range(_COLD_COPIES)]
-        times = []
-        for i in range(50):
-            began = time.perf_counter()
-            top_positions(((keys[i % _COLD_COPIES] @ q.T).relu_() @ weights)[None], index.top_k)
-            times.append(1e6 * (time.perf_counter() - began))
-        total_us += statistics.median(times)
-    return total_us
+class _IndexerAlone:
+    """The part of a token that grows, for the layers of a config, over keys that are in no cache of the CPU."""
+
+    def __init__(self, config: DecoderConfig, ctx: int) -> None:
+        self._layers = []
+        for layer in config.layers:
+            assert isinstance(layer.attention, MlaSpec) and layer.attention.indexer is not None
+            index = layer.attention.indexer
+            q, weights = torch.randn(index.num_heads, index.head_dim), torch.randn(index.num_heads)
+            keys = [torch.randn(ctx, index.head_dim) for _ in range(_COLD_COPIES)]
+            self._layers.append((q, weights, itertools.cycle(keys), index.top_k))
+
+    def run_us(self) -> float:
+        began = time.perf_counter()
+        for q, weights, keys, top_k in self._layers:
+            top_positions(((next(keys) @ q.T).relu_() @ weights)[None], top_k)
+        return 1e6 * (time.perf_counter() - began)

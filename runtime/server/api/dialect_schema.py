@@ -66,7 +66,9 @@ class DialectMessage(Message):
     """A message of a chat, the model's reasoning and its calls of tools included."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]  # type: ignore[assignment]
-    content: _Content = Field(None, description="null only beside `tool_calls`.")
+    content: _Content = Field(  # type: ignore[assignment]
+        None, description="null only beside `tool_calls`."
+    )
     reasoning_content: str | None = Field(None, description="Of an assistant's message: what it thought first.")
     tool_calls: Annotated[list[CallOfTool], Field(max_length=_MAX_TOOLS)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = Field(None, description="Of a tool's message.")
