@@ -77,7 +77,7 @@ def damaged_models(models_dir: Path) -> list[str]:
     """What is wrong with each model that `list_models` had to leave out."""
     from duckfleet.runtime.model import ModelStore
 
-    return ModelStore(models_dir).damaged()
+    return list(ModelStore(models_dir).damaged())
 
 
 def remove_model(models_dir: Path, model: str) -> ModelOnDisk:

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +107,7 @@ class ModelStore:
         """Every model here, by name."""
         return [m for m in map(self._readable, self._names()) if m is not None]
 
-    def damaged(self) -> list[str]:
+    def damaged(self) -> Sequence[str]:
         """What is wrong with each model here of which the note cannot be read; `list` leaves those out."""
         complaints = []
         for name in self._names():
@@ -117,7 +117,7 @@ class ModelStore:
                 complaints.append(str(e))
         return complaints
 
-    def _names(self) -> list[str]:
+    def _names(self) -> Sequence[str]:
         return sorted(p.name for p in self.root.iterdir() if not p.name.startswith(".")) if self.root.is_dir() else []
 
     def _readable(self, name: str) -> StoredModel | None:
