@@ -334,7 +334,9 @@ def _require_host_memory(checkpoint: Any, ctx: int, host_format: str | None, say
 
 
 @contextmanager
-def bare_decoder(fleet: FleetContext, standing: Standing) -> Iterator[Callable[[int], dict[str, float]]]:
+def bare_decoder(
+    fleet: FleetContext, standing: Standing, *, host_format: str | None = None, num_threads: int = 1
+) -> Iterator[Callable[[int], dict[str, float]]]:
     """The standing model without a server: a function that decodes so many tokens, one by one from a fixed prompt.
 
     It returns the fabric's share of the time in microseconds, by part (prepare, send, wait, fetch).
@@ -349,7 +351,7 @@ def bare_decoder(fleet: FleetContext, standing: Standing) -> Iterator[Callable[[
         standing.roster, plan, fleet.keys, deadline_s=10.0, auth=not fleet.no_auth, spin_us=_spin_us(standing.roster)
     )
     try:
-        decoder = load_decoder(checkpoint, fabric, num_threads=1)
+        decoder = load_decoder(checkpoint, fabric, host_format=host_format, num_threads=num_threads)
 
         def decode(num_tokens: int) -> dict[str, float]:
             cache = decoder.new_cache(num_tokens + 16)
