@@ -147,6 +147,8 @@ def run(arguments: list[str]) -> int:
         advice = _DISK_ADVICE.get(error.errno or 0)
         if advice is None:
             return _bug(f"{type(error).__name__}: {error}")
+        if error.filename is None and error.errno in (errno.EPERM, errno.EACCES):
+            advice = "this takes root"
         where = f"{error.filename}: " if error.filename is not None else ""
         console.fail(f"{where}{error.strerror}; {advice}")
         return EXIT_USAGE

@@ -84,16 +84,18 @@ def status(
     context: typer.Context,
     ducks: Ducks = None,
     counters: Annotated[
-        bool, typer.Option("--counters", help="Ask each duck now: datagrams it got, and dropped by kind.")
+        bool, typer.Option("--counters", help="Ask each duck and the server now: what they got, and dropped by kind.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Show every duck: its state, since when, and what it holds. Exit code 3 when some cannot serve.
 
-    With --counters each duck is asked for the datagrams that it dropped since its start, by kind.
+    With --counters each duck is asked for what it dropped since its start, by kind: datagrams, and connections and
+    frames of its control plane; and the running server for the datagrams that this host dropped.
     """
+    from duckfleet.fleet.announcement import running_server
     from duckfleet.fleet.cli import EXIT_SOME_DUCKS
-    from duckfleet.fleet.drop_counters import ask_ducks
+    from duckfleet.fleet.drop_counters import ask_ducks, ask_server
     from duckfleet.fleet.failovers import recent_failovers
     from duckfleet.fleet.musters import gather
     from duckfleet.fleet.rosters import why_missing
@@ -167,6 +169,8 @@ def status(
             )
         if counters:
             lines = [_counted_row(duck.name, counted[duck.mac]) for duck in chosen]
+            if (server := running_server(fleet.state_dir)) is not None:
+                lines.append(_counted_row("this host", ask_server(server.url)))
             named = ("duck", "datagrams", "dropped", "by kind")
             console.out.print(console.table(named, lines, numeric=("datagrams", "dropped")))
     if not_well:
@@ -179,8 +183,10 @@ _HOLDING = ("placed", "serving")
 def _counted_row(name: str, counted: Any) -> tuple[str, str, str, str]:
     if counted.error:
         return (name, "", "", counted.error)
-    kinds = ", ".join(f"{kind} {count}" for kind, count in counted.dropped.items() if count)
-    return (name, str(counted.received), str(sum(counted.dropped.values())), kinds)
+    kinds = [f"{kind} {count}" for kind, count in counted.dropped.items() if count]
+    kinds += [f"control {kind} {count}" for kind, count in counted.control.items() if count]
+    received = "" if counted.received is None else str(counted.received)
+    return (name, received, str(sum(counted.dropped.values())), ", ".join(kinds))
 
 
 def log(

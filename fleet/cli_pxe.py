@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -175,6 +176,8 @@ def serve(
     can answer DHCP on a segment can boot its machines into something else: keep other people off these segments.
     """
     fleet = fleet_of(context)
+    if os.geteuid() != 0:
+        raise OperatorError("DHCP and TFTP use ports below 1024: run `duckctl pxe serve` as root")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

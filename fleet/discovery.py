@@ -162,7 +162,8 @@ def listen(
     finally:
         for _domain, sniffer in sniffers:
             if sniffer.running:
-                sniffer.stop()
+                with contextlib.suppress(OSError):  # told below
+                    sniffer.stop()
     for domain, sniffer in sniffers:
         error = getattr(sniffer, "exception", None)
         if error is not None:

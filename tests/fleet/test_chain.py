@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -107,6 +108,13 @@ def tokens(response: httpx.Response) -> list[str]:
     return [item["token"] for item in response.json()["choices"][0]["logprobs"]["content"]]
 
 
+def udp_ports(address: str) -> list[int]:
+    """Ports that sockets of this machine have bound at an address of it."""
+    local = socket.inet_aton(address)[::-1].hex().upper()
+    lines = [line.split()[1].split(":") for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+    return [int(port, 16) for host, port in lines if host == local]
+
+
 def states(operator: Operator) -> dict[str, str]:
     done = operator.run("status", "--json")
     return {value["duck"]: value["state"] for value in json.loads(done.stdout)}
@@ -138,6 +146,13 @@ def test_the_whole_chain(operator: Operator) -> None:
         assert states(operator) == dict.fromkeys(("duck1101", "duck1102", "duck1103"), "serving")
         said = tokens(ask(server))
         assert len(said) == 12
+        # Noise at the host's own port is counted in /metrics and in status, and changes no token.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for port in udp_ports("127.21.1.1"):
+                stranger.sendto(b"quack" * 40, ("127.21.1.1", port))
+        assert tokens(ask(server)) == said
+        assert 'duckfleet_fabric_drops{kind="bad_magic"} 1' in httpx.get(f"{server.url}/metrics", trust_env=False).text
+        assert re.search(r"this host +\d+ +bad_magic 1\b", operator.ok("status", "--counters"))
         assert tokens(ask(server)) == said
         again = operator.run("place", "tiny")  # beside a server: it goes on with what it began with
         assert again.returncode == 0 and "restart it to serve this" in again.stderr
@@ -191,11 +206,16 @@ def test_a_lost_duck_is_named_and_a_short_roster_refused(operator: Operator) -> 
         assert "prepare the model again" in failed.text
 
         # The others are asked for what they dropped; hostile bytes are seen in it, by kind.
+        domain = fleet.site.domains[0]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(b"quack" * 40, (status.ducks[0].address, fleet.site.domains[0].data_port))
+            stranger.sendto(b"quack" * 40, (status.ducks[0].address, domain.data_port))
+        with socket.create_connection((status.ducks[0].address, domain.control_port)) as browser:
+            browser.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            browser.recv(1)
         counted = json.loads(operator.run("status", "--counters", "--json").stdout)
         by_name = {value["duck"]: value["datagrams"] for value in counted}
         assert by_name["duck1101"]["dropped"]["bad_magic"] >= 1
+        assert by_name["duck1101"]["control"]["malformed"] >= 1
         assert "duck1102" in by_name["duck1102"]["error"]
         assert "bad_magic" in operator.run("status", "--counters").stdout
 

@@ -176,8 +176,9 @@ def test_wire_dtype_and_tag_algorithm_mismatch(served: Served) -> None:
     good = Configure.unpack(served.host.session_config().to_wire())
     with served.duck.control() as control:
         for change, error in (({"wire_dtype": 3}, c.WireDtypeMismatch), ({"tag_algorithm": 9}, c.TagAlgorithmMismatch)):
-            with pytest.raises(error):
+            with pytest.raises(error, match="testduck"):
                 control._request(ControlType.CONFIGURE, dataclasses.replace(good, **change).pack(), ControlType.OK)
+            assert f"event=identity_mismatch code={next(iter(change))} " in served.duck.log_text()
         for change in ({"session": 0}, {"host_port": 0}, {"reply_fragment_bytes": 100}, {"duck_key_id": 1}):
             with pytest.raises(c.DuckRefused):
                 control._request(ControlType.CONFIGURE, dataclasses.replace(good, **change).pack(), ControlType.OK)

@@ -12,7 +12,7 @@ import pytest
 
 from duckfleet.runtime.control import ControlClient, DuckRefused, ProtocolVersionMismatch, ProtocolViolation
 from duckfleet.runtime.wire import ControlHeader, ControlMode, ControlType, ErrorCode, ErrorReply, Hello
-from tests.runtime.duckd.conftest import Served
+from tests.runtime.duckd.conftest import Served, serve
 from tests.runtime.duckd.duck_process import CONTROL_PORT, DATA_PORT, DuckProcess, wait_until
 from tests.runtime.duckd.raw_control import connect, exchange
 
@@ -64,6 +64,7 @@ def test_another_version_is_told_so(served: Served) -> None:
     assert error_code(answer) == ErrorCode.PROTOCOL_VERSION
     assert b"version 9" in answer and b"install the same duckfleet" in answer
     assert "code=protocol_version" in served.duck.log_text()
+    served.assert_good()
 
 
 @pytest.fixture
@@ -128,6 +129,10 @@ def test_http_at_every_port(served: Served) -> None:
     with contextlib.suppress(OSError):
         socket.create_connection((served.duck.address, DATA_PORT), timeout=5).close()
     served.assert_good()
+    with served.duck.control() as control:
+        stats = control.stats()
+    assert stats["control"]["malformed"] == 1
+    assert stats["data"]["drops"]["too_short"] == 1  # less than a header
 
 
 def test_connect_and_close(served: Served) -> None:
@@ -211,9 +216,11 @@ PLAIN_FRAMES = [
 def test_frames_out_of_bounds(open_duck: DuckProcess, data: bytes, code: ErrorCode) -> None:
     answer = exchange(open_duck.address, frame(ControlType.HELLO, PLAIN) + data)
     assert error_code(answer[16 + 80 :]) == code
-    assert open_duck.is_alive()
     with open_duck.control() as control:
         assert not control.identity().configured
+        counted = control.stats()["control"]
+    assert counted["malformed"] + counted["wrong_version"] + counted["refusals"] == 1
+    assert_serves(open_duck)
 
 
 UPLOADS = [
@@ -245,6 +252,8 @@ def test_uploads_out_of_order(open_duck: DuckProcess, frames: list[bytes | str],
     assert code in codes
     with open_duck.control() as control:
         assert control.identity().num_chunks == 0
+        assert control.stats()["control"]["refusals"] >= 1
+    assert_serves(open_duck)
 
 
 def test_unfinished_uploads_are_given_back(open_duck: DuckProcess) -> None:
@@ -263,6 +272,7 @@ def test_unfinished_uploads_are_given_back(open_duck: DuckProcess) -> None:
                 got += sock.recv(4096)
             answers.append(ControlHeader.unpack(got[96:112]).type)
         assert answers == [ControlType.OK] * 4 + [ControlType.ERROR]
+    assert_serves(open_duck)
 
 
 def test_too_many_hosts(open_duck: DuckProcess) -> None:
@@ -276,6 +286,16 @@ def test_too_many_hosts(open_duck: DuckProcess) -> None:
         for client in clients:
             client.close()
     wait_until(lambda: answers(open_duck))
+    with open_duck.control() as control:
+        assert control.stats()["control"]["refused"] >= 1
+    assert_serves(open_duck)
+
+
+def assert_serves(duck: DuckProcess) -> None:
+    """Weights, a session and a request: the right bits come back."""
+    served = serve(duck)
+    served.assert_good()
+    served.host.close()
 
 
 def answers(duck: DuckProcess) -> bool:
