@@ -7,7 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from duckfleet.fleet import console
+from duckfleet.fleet.benches import BENCHES
 from duckfleet.fleet.cli_options import Json
+
+_NAMES = f"{', '.join(BENCHES)}. Without a name they are listed with their options."
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Which one; without it they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help=_NAMES)] = None,
     json: Json = False,
 ) -> None:
     """Measure something, as ratios inside one run: a read limit or a peer beside each figure.

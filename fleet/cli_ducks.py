@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
 from rich.text import Text
 
 from duckfleet.fleet import console
@@ -48,6 +49,9 @@ def probe(context: typer.Context, ducks: Ducks = None, json: Json = False) -> No
                 numeric=("threads", "RAM", "read"),
             )
         )
+        silent = [result.duck.name for result in results if result.silent]
+        if silent:
+            console.note(f"next: `duckctl wake --wait {' '.join(silent)}`, then probe again")
     if any(result.verdict != "healthy" for result in results):
         raise typer.Exit(EXIT_SOME_DUCKS)
 
@@ -67,7 +71,8 @@ def _probe_row(result: Any) -> tuple[Any, ...]:
 
     facts = result.facts
     if facts is None:
-        return (result.duck.name, console.state_text(result.verdict), "", "", "", "", "", "; ".join(result.reasons))
+        why = "; ".join(reason.removeprefix(f"duck {result.duck.name}").lstrip(": ") for reason in result.reasons)
+        return (result.duck.name, console.state_text(result.verdict), "", "", "", "", "", why)
     return (
         result.duck.name,
         console.state_text(result.verdict),
@@ -204,12 +209,21 @@ def log(
         return
     width = max((len(event.duck) for event in events), default=0)
     for event in events:
-        console.out.print(_log_line(event, width), soft_wrap=True)
+        head, evidence = _log_head(event, width), _log_evidence(event)
+        if not console.out.is_terminal or head.cell_len + evidence.cell_len <= console.out.width:
+            console.out.print(head + evidence, soft_wrap=True)
+        else:  # what does not fit is set below, indented, so that the times stay a column
+            console.out.print(head, soft_wrap=True)
+            console.out.print(Padding(Text(evidence.plain.strip(), "dim"), (0, 0, 0, 10)))
 
 
-def _log_line(event: Any, width: int) -> Text:
+def _log_head(event: Any, width: int) -> Text:
     line = Text(console.moment(event.at_s) + "  ", "dim") + Text((event.duck or "fleet").ljust(width) + "  ", "bold")
-    line += _change(event) + Text(f"  {event.kind}", "cyan")
+    return line + _change(event) + Text(f"  {event.kind}", "cyan")
+
+
+def _log_evidence(event: Any) -> Text:
+    line = Text()
     for key, value in event.evidence.items():
         line += Text(f"  {key} ", "dim") + Text(_short(value), "")
     return line + Text(f"  by {event.actor}", "dim")

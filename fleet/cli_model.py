@@ -69,11 +69,10 @@ def list_models(context: typer.Context, json: Json = False) -> None:
             model.name,
             console.size(model.num_bytes) if model.path.exists() else "gone",
             model.source,
-            "" if str(model.path) == model.source else str(model.path),
         )
         for model in here
     ]
-    console.out.print(console.table(("model", "size", "source", "path"), stored, title="here", numeric=("size",)))
+    console.out.print(console.table(("model", "size", "source"), stored, title="here", numeric=("size",)))
     others = [(model.name, model.family, model.source) for model in known if not model.pulled]
     console.out.print(console.table(("model", "family", "source"), others, title="catalogue"))
     for complaint in compose.damaged_models(fleet.models_dir):

@@ -298,6 +298,7 @@ def run_server(
                 standing.model,
                 api_keys=request.api_keys,
                 fabric_stats=fabric.stats,
+                aliases=_aliases(standing.model),
                 settings=ServerSettings(sampling=sampling),
                 dialect=dialect,
             )
@@ -319,6 +320,14 @@ def _evidence_of(event: FailoverEvent) -> dict[str, object]:
     if event.moved_bytes:
         found["moved_bytes"] = event.moved_bytes
     return found
+
+
+def _aliases(model: str) -> tuple[str, ...]:
+    """Other names of a model of the catalogue, by which `model pull` and `place` know it too."""
+    from duckfleet.runtime.model.catalogue import find_entry
+
+    known = find_entry(model)
+    return tuple(name for name in (known.name, *known.aliases) if name != model) if known else ()
 
 
 def _require_host_memory(checkpoint: Any, ctx: int, host_format: str | None, say: Callable[[str], None]) -> None:

@@ -43,6 +43,7 @@ class ProbeResult:
     reasons: tuple[str, ...]
     facts: ProbeFacts | None
     took_s: float
+    silent: bool = False  # nothing answered: the duck sleeps, or worse
 
 
 def probe_all(
@@ -85,7 +86,8 @@ def probe_one(site: Site, store: Store, keys: FleetKeys | None, duck: Duck, stat
         # A duck that refuses (other keys, another version) is there: only silence makes it lost.
         if started or (isinstance(error, DuckLost) and lifecycle.is_listed(state, event)):
             _take(store, duck, event, {"error": str(error)})
-        return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began)
+        silent = isinstance(error, DuckLost)
+        return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began, silent)
     facts = facts_of(report)
     reasons = shortcomings(duck.expect, facts)
     store.add_probe_run(duck.mac, began_at_s, "ok", report, measured=measured(facts))

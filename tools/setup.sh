@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 what=${1:?usage: tools/setup.sh build|test}
 python=${PYTHON:-python3}
 
-say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+say() { if [ -t 1 ]; then printf '\033[1m==> %s\033[0m\n' "$*"; else printf '==> %s\n' "$*"; fi; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 missing_packages() { # class...

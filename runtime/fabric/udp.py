@@ -129,6 +129,7 @@ class UdpFabric:
             control.close()
         self._session = secret.session
         self._transport = transport
+        self._lost_ducks: tuple[str, ...] = ()
         self._terms = terms
         self._failover = Failover(
             self._parts,
@@ -188,12 +189,14 @@ class UdpFabric:
             raise InternalError("this ticket is another fabric's")
         outcome, timing, loss = self._native.wait(ticket, out)
         if outcome == 0:
+            self._lost_ducks = ()
             self._forwards += 1
             for i, us in enumerate(timing):
                 self._timing_us[i] += us
             return ForwardTiming(*timing)
         if outcome == _LOST and loss is not None:
             lost = self._lost(ticket.layer, *loss)
+            self._lost_ducks = lost.ducks
             if self._on_lost is not None:
                 self._on_lost(lost)
             raise lost
@@ -232,6 +235,7 @@ class UdpFabric:
             "forwards": self._forwards,
             "failover": {**self._failover.stats(), "last_pause_ms": self._native.last_pause_us() / 1e3},
             "missing_ducks": missing,
+            "lost_ducks": list(self._lost_ducks),  # of the last forward, when it was given up
             "mean_us": {
                 name: us / max(1, self._forwards)
                 for name, us in zip(("prepare", "send", "wait", "fetch"), self._timing_us, strict=True)

@@ -52,9 +52,11 @@ def create_app(
     fabric_stats: FabricStats | None = None,
     settings: ServerSettings | None = None,
     dialect: Dialect | None = None,
+    aliases: tuple[str, ...] = (),
 ) -> FastAPI:
     """The app over an engine, which stays the caller's to close.
 
+    Requests may name the model by one of its `aliases` too; answers say `model_name`.
     `fabric_stats`: called for each `/metrics`, see `Fabric.stats`. `api_keys` add to those of `settings`. A model
     with a `dialect` is asked in it rather than by a chat template.
     """
@@ -62,7 +64,7 @@ def create_app(
     settings = replace(settings, api_keys=(*settings.api_keys, *api_keys))
     if not all(key.strip() for key in settings.api_keys):
         raise OperatorError("an API key is empty: give one with at least one character, or none at all")
-    serving = Serving(engine, model_name, settings, fabric_stats, dialect)
+    serving = Serving(engine, model_name, settings, fabric_stats, dialect, aliases)
     app = FastAPI(
         title="duckfleet",
         version=_version(),
@@ -193,15 +195,17 @@ def _add_other_paths(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/health", responses={503: {"description": "Shutting down, or the engine has failed"}})
     async def health() -> Response:
-        """Whether a request sent now would be worked on."""
+        """Whether a request sent now would be worked on; `degraded`: the last one was given up for want of ducks."""
         stats = serving.engine.stats()
         status = "draining" if serving.draining else "ok" if serving.engine.healthy else "failed"
+        lost = serving.lost_ducks()
         body: Json = {
-            "status": status,
+            "status": "degraded" if status == "ok" and lost else status,
             "model": serving.model_name,
             "version": app.version,
             "requests_active": stats.num_active,
             "requests_waiting": stats.num_waiting,
+            **({"lost_ducks": lost} if lost else {}),
         }
         return _json(body, 200 if status == "ok" else 503)
 
@@ -219,7 +223,7 @@ def _describe(app: FastAPI, serving: Serving) -> None:
     def openapi() -> dict[str, Any]:
         document = plain()
         document.setdefault("components", {}).setdefault("schemas", {}).update(
-            schemas(serving.model_name, DialectChatRequest if serving.dialect else ChatRequest)
+            schemas(serving.model_name, serving.aliases, DialectChatRequest if serving.dialect else ChatRequest)
         )
         return document
 

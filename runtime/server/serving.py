@@ -41,9 +41,12 @@ class Serving:
         settings: ServerSettings,
         fabric_stats: FabricStats | None,
         dialect: Dialect | None = None,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.engine = engine
         self.model_name = model_name
+        self.aliases = aliases
+        self._fabric_stats = fabric_stats
         self.settings = settings
         self.metrics = ServerMetrics(engine, fabric_stats)
         self.prompts = PromptReader(engine.tokenizer, engine.token_bytes, engine.limits.ctx_len, dialect)
@@ -61,8 +64,16 @@ class Serving:
         """No more prompts are read."""
         self._prompt_thread.shutdown(wait=False, cancel_futures=True)
 
+    def lost_ducks(self) -> list[str]:
+        """The ducks for want of which the last forward was given up; none after one that succeeded."""
+        try:
+            found = self._fabric_stats().get("lost_ducks") if self._fabric_stats is not None else None
+        except Exception:  # as in /metrics: a fabric that is being closed
+            return []
+        return [str(duck) for duck in found] if isinstance(found, list) else []
+
     def require_model(self, name: str) -> None:
-        if name != self.model_name:
+        if name != self.model_name and name not in self.aliases:
             message = f"The model '{name[:120]}' does not exist here; this server has '{self.model_name}'."
             raise ApiError(404, message, param="model", code="model_not_found")
 

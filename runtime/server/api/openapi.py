@@ -37,12 +37,12 @@ _ERROR_SCHEMA = {
 }
 
 
-def schemas(model_name: str, chat: type[ChatRequest] = ChatRequest) -> dict[str, Any]:
+def schemas(model_name: str, aliases: tuple[str, ...] = (), chat: type[ChatRequest] = ChatRequest) -> dict[str, Any]:
     """`components.schemas` of a server that has one model."""
     _, document = models_json_schema([(chat, "validation"), (CompletionRequest, "validation")], ref_template=_REF)
     definitions = document["$defs"]
     for request in (chat.__name__, "CompletionRequest"):
-        definitions[request]["properties"]["model"]["enum"] = [model_name]
+        definitions[request]["properties"]["model"]["enum"] = [model_name, *aliases]
     return {**definitions, "Error": _ERROR_SCHEMA}
 
 

@@ -76,7 +76,9 @@ def serving(byte_level_tokenizer: Any) -> Iterator[Callable[..., Served]]:
             decoder: Any, *, settings: ServerSettings | None = None, tokenizer: Any = None, **options: Any
         ) -> Served:
             app_options = {
-                name: options.pop(name) for name in ("api_keys", "fabric_stats", "dialect") if name in options
+                name: options.pop(name)
+                for name in ("api_keys", "fabric_stats", "dialect", "aliases")
+                if name in options
             }
             engine = Engine(decoder, tokenizer or byte_level_tokenizer, **{"ctx": 256, **options})
             stack.callback(engine.close)

@@ -71,6 +71,26 @@ def test_a_fabric_that_cannot_be_asked_takes_nothing_else_along(serve: Any, scri
     assert metrics["duckfleet_requests_active", ()] == 0
 
 
+def test_health_names_the_ducks_for_want_of_which_a_forward_was_given_up(serve: Any, script_decoder: Any) -> None:
+    fabric: dict[str, object] = {"lost_ducks": ["ann", "bob"]}
+    served = serve(script_decoder("hi", 1), fabric_stats=lambda: fabric)
+    answer = served.get("/health")
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")  # the next forward may well succeed
+    assert answer.json()["lost_ducks"] == ["ann", "bob"]
+    fabric["lost_ducks"] = []
+    assert served.get("/health").json()["status"] == "ok"
+
+
+def test_an_alias_of_the_model_is_taken_and_answered_by_its_name(serve: Any, script_decoder: Any) -> None:
+    served = serve(script_decoder("hi", 1), aliases=("short",))
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    answer = served.post("/v1/chat/completions", json={"model": "short", **body})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == MODEL
+    assert served.get("/v1/models/short").json()["id"] == MODEL
+    assert served.post("/v1/chat/completions", json={"model": "shorter", **body}).status_code == 404
+
+
 def test_health(serve: Any, script_decoder: Any) -> None:
     served = serve(script_decoder("hi", 1))
     answer = served.get("/health")
