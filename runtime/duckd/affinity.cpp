@@ -29,11 +29,9 @@ bool pin_to(std::span<const int> cpus) noexcept {
 ThreadPlan plan_threads(unsigned num_threads, std::span<const int> pinned_cpus, unsigned num_allowed, unsigned spin_us) {
   const std::size_t num_cores = pinned_cpus.empty() ? num_allowed : pinned_cpus.size();
   ThreadPlan plan;
-  plan.spare_core = num_cores > num_threads;
-  if (num_cores >= num_threads) plan.team_spin_us = plan.network_spin_us = spin_us;
+  if (num_cores >= num_threads) plan.spin_us = spin_us;
   if (!pinned_cpus.empty()) {
-    for (unsigned i = 0; i < num_threads; ++i) plan.compute_cpus.push_back(pinned_cpus[i % pinned_cpus.size()]);
-    plan.network_cpus.push_back(plan.spare_core ? pinned_cpus[num_threads] : pinned_cpus[0]);
+    for (unsigned i = 0; i < num_threads; ++i) plan.cpus.push_back(pinned_cpus[i % pinned_cpus.size()]);
   }
   return plan;
 }

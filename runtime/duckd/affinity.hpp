@@ -14,17 +14,11 @@ std::vector<int> allowed_cpus();
 // Pins the calling thread; false when the kernel refuses. An empty list pins nothing.
 bool pin_to(std::span<const int> cpus) noexcept;
 
-// Where the threads sit and which of them may spin, so that no more threads spin than there are cores.
-//
-// The network thread and compute thread 0 are two threads. With a core to spare the network thread has it, and both
-// spin. Without, they share the first core: the network thread spins only while nothing is computed, and compute
-// thread 0 blocks between requests.
+// Where the team's threads sit, and for how long they may spin, so that no more threads spin than there are cores.
+// Thread 0 of the team is the data plane's: it sees to the network between pieces of work.
 struct ThreadPlan {
-  std::vector<int> compute_cpus;  // empty: not pinned
-  std::vector<int> network_cpus;
-  bool spare_core = false;
-  unsigned team_spin_us = 0;
-  unsigned network_spin_us = 0;
+  std::vector<int> cpus;  // by thread; empty: not pinned
+  unsigned spin_us = 0;   // 0: there are more threads than cores
 };
 
 ThreadPlan plan_threads(unsigned num_threads, std::span<const int> pinned_cpus, unsigned num_allowed, unsigned spin_us);

@@ -70,8 +70,8 @@ struct DataCounters {
   Counter datagrams, bytes_in, datagrams_sent, bytes_sent, send_failures;
   Counter requests, computed, cancelled, replies, resends, nacks_sent, nacks_received, busy_sent, echoes;
   Counter weight_bytes;   // read for all forwards, counted from the packed size
-  Histogram compute;      // one request, all its parts
-  Histogram turnaround;   // from the fragment that made a request whole to its first reply datagram
+  Histogram compute;      // one request, all its parts, without waiting for it and without the network
+  Histogram turnaround;   // from the fragment that made a request whole to its last reply datagram
 
   void drop(wire::DropReason reason) noexcept { drops[static_cast<std::size_t>(reason)].add(); }
 };

@@ -72,7 +72,7 @@ int serve(const Options& options) {
   const unsigned num_cores = options.cpus.empty() ? num_allowed : static_cast<unsigned>(options.cpus.size());
   const unsigned num_threads = options.num_threads != 0 ? options.num_threads : num_cores;
   const ThreadPlan plan = plan_threads(num_threads, options.cpus, num_allowed, options.spin_us);
-  if (options.spin_us != 0 && plan.team_spin_us == 0) {
+  if (options.spin_us != 0 && plan.spin_us == 0) {
     log_warn("not_spinning").with("threads", num_threads).with("cores", num_cores);
   }
   for (const int cpu : options.cpus) {

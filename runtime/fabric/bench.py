@@ -6,12 +6,15 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from duckfleet.inventory.errors import OperatorError
 from duckfleet.runtime.planner import FfnShape, ModelShape
 
+from .bench_link import shaped_link
 from .bench_rig import BenchDuck, RandomLayer, two_cpus
 from .udp import UdpFabric
 
@@ -21,32 +24,58 @@ V32_RANK = ModelShape("v3.2 rank of 32", 7168, (FfnShape(64, num_experts=48, sha
 SMOLLM2 = ModelShape("smollm2", 576, (FfnShape(1536),))
 
 _BLOCK = 20  # forwards in a row before the other side has its turn
+_2_5G = 2_500_000_000
 
 
-def rows(seconds: float = 8.0, spin_us: int = 2000) -> Iterator[Mapping[str, Any]]:
-    """Rows `overhead/M1`, `overhead/M1/noauth` (and both against the duck's own clock: `/own`), `auth-cost`,
-    `busy/lanes2`, `idle`, and the times behind them.
+def rows(seconds: float = 8.0, spin_us: int = 2000, network: str = "all") -> Iterator[Mapping[str, Any]]:
+    """Rows `overhead/M1`, `busy/lanes2` on loopback; `overhead/M1/2.5G` on a wire of 2.5 Gbit/s with jumbo frames (as
+    root), `overhead/M1/2.5G/mtu1500` without; each with `/noauth` beside it, the overheads also against the duck's own
+    clock (`/own`); `auth-cost`, `idle`, and the times behind them.
 
-    Every ratio is a median over pairs measured one after the other in this run. `seconds` for each row.
+    Every ratio is a median over pairs measured one after the other in this run. `seconds` for each row. `network`:
+    loopback, 2.5G or all.
     """
+    if network not in ("all", "loopback", "2.5G"):
+        raise OperatorError(f"there is no network {network!r}: loopback, 2.5G or all")
+    if network != "2.5G":
+        yield from _on_loopback(seconds, spin_us)
+    if network != "loopback":
+        yield from _on_wire(seconds, spin_us)
+
+
+def _on_wire(seconds: float, spin_us: int) -> Iterator[Mapping[str, Any]]:
     host_cpu, duck_cpu = two_cpus()
-    before = os.sched_getaffinity(0)
     layer = RandomLayer(V32_RANK)
-    with BenchDuck(layer, duck_cpu, spin_us) as duck:
-        os.sched_setaffinity(0, {host_cpu})
-        try:
-            yield from _overhead(layer, duck, spin_us, seconds)
-            yield from _busy(layer, duck, spin_us, seconds)
-        finally:
-            os.sched_setaffinity(0, before)
+    for suffix, mtu in (("2.5G", 9000), ("2.5G/mtu1500", 1500)):
+        with (
+            shaped_link(_2_5G, mtu, host_cpu) as link,
+            BenchDuck(layer, duck_cpu, spin_us, link) as duck,
+            _on(host_cpu),
+        ):
+            yield from _overhead(layer, duck, spin_us, seconds, f"M1/{suffix}")
+
+
+@contextmanager
+def _on(cpu: int) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _on_loopback(seconds: float, spin_us: int) -> Iterator[Mapping[str, Any]]:
+    host_cpu, duck_cpu = two_cpus()
+    layer = RandomLayer(V32_RANK)
+    with BenchDuck(layer, duck_cpu, spin_us) as duck, _on(host_cpu):
+        yield from _overhead(layer, duck, spin_us, seconds, "M1")
+        for auth in (True, False):
+            yield from _busy(layer, duck, spin_us, seconds, auth)
     small = RandomLayer(SMOLLM2)
-    with BenchDuck(small, duck_cpu, spin_us) as duck:
-        os.sched_setaffinity(0, {host_cpu})
-        try:
-            yield from _auth_cost(small, duck, spin_us, seconds)
-            yield from _idle(small, duck, spin_us, seconds)
-        finally:
-            os.sched_setaffinity(0, before)
+    with BenchDuck(small, duck_cpu, spin_us) as duck, _on(host_cpu):
+        yield from _auth_cost(small, duck, spin_us, seconds)
+        yield from _idle(small, duck, spin_us, seconds)
 
 
 def _timed_forwards(fabric: UdpFabric, layer: RandomLayer, count: int) -> list[float]:
@@ -61,7 +90,9 @@ def _timed_forwards(fabric: UdpFabric, layer: RandomLayer, count: int) -> list[f
     return times
 
 
-def _overhead(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float) -> Iterator[Mapping[str, Any]]:
+def _overhead(
+    layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float, name: str
+) -> Iterator[Mapping[str, Any]]:
     shard = layer.shard()
 
     def compute(count: int) -> list[float]:
@@ -73,7 +104,7 @@ def _overhead(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float)
             times.append((time.perf_counter() - begun) * 1e6)
         return times
 
-    for suffix, auth in (("M1", True), ("M1/noauth", False)):
+    for suffix, auth in ((name, True), (f"{name}/noauth", False)):
         fabric = duck.open(auth=auth, spin_us=spin_us)
         own_us: list[float] = []
 
@@ -86,12 +117,12 @@ def _overhead(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float)
         forward_us, compute_us = _pairs(forward, compute, seconds)
         fabric.close()
         own_us = own_us[-len(forward_us) :]
-        for name, against_us, against in (
+        for row, against_us, against in (
             (f"overhead/{suffix}", compute_us, "the shard's compute in this process, in turn"),
             (f"overhead/{suffix}/own", own_us, "the duck's own compute of the same forwards"),
         ):
             yield {
-                "name": name,
+                "name": row,
                 "value": statistics.median(f - c for f, c in zip(forward_us, against_us, strict=True)),
                 "unit": "us added to a forward, lower is better",
                 "ratio": statistics.median((f - c) / c for f, c in zip(forward_us, against_us, strict=True)),
@@ -101,8 +132,8 @@ def _overhead(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float)
         yield {"name": f"compute/{suffix}", "value": statistics.median(compute_us), "unit": "us, lower is better"}
 
 
-def _busy(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float) -> Iterator[Mapping[str, Any]]:
-    fabric = duck.open(auth=True, spin_us=spin_us)
+def _busy(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float, auth: bool) -> Iterator[Mapping[str, Any]]:
+    fabric = duck.open(auth=auth, spin_us=spin_us)
     inputs = [layer.inputs(1) for _ in range(16)]
     out = np.empty((1, layer.hidden), np.float32)
     computed_us = duck.compute_us()
@@ -120,7 +151,7 @@ def _busy(layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float) -> 
     share = (duck.compute_us() - computed_us) / wall_us
     fabric.close()
     yield {
-        "name": "busy/lanes2",
+        "name": "busy/lanes2" if auth else "busy/lanes2/noauth",
         "value": 100 * share,
         "unit": "% of the time a duck computes",
         "ratio": share,

@@ -22,12 +22,10 @@ from duckfleet.runtime.control import ControlClient, duckd_path
 from duckfleet.runtime.planner import ModelShape, cut, fill_digests
 from duckfleet.runtime.wire import FleetKeys
 
+from .bench_link import LOOPBACK, BenchLink
 from .interface import F32, U32
 from .udp import UdpFabric
 
-_ADDRESS = "127.23.250.101"
-_HOST_ADDRESS = "127.23.250.1"
-_BROADCAST = "127.255.255.255"
 _READY_S = 20.0
 
 
@@ -82,16 +80,24 @@ class RandomLayer:
 
 
 class BenchDuck:
-    """A duckd of one thread pinned to `cpu`, holding a layer. A context manager."""
+    """A duckd of one thread pinned to `cpu` at its end of a network, holding a layer. A context manager."""
 
-    def __init__(self, layer: RandomLayer, cpu: int, spin_us: int) -> None:
+    def __init__(self, layer: RandomLayer, cpu: int, spin_us: int, link: BenchLink = LOOPBACK) -> None:
         self._layer = layer
+        self._link = link
         self._directory = tempfile.TemporaryDirectory(prefix="duckfleet-bench-")
         self._keys = FleetKeys.generate()
         self._control_port, self._data_port = _free_port(), _free_port()
         keys = Path(self._directory.name, "keys")
         self._keys.save(keys)
-        self._command = [str(duckd_path()), "--bind", _ADDRESS, "--broadcast", _BROADCAST]
+        self._command = [
+            *link.duck_prefix,
+            str(duckd_path()),
+            "--bind",
+            link.duck_address,
+            "--broadcast",
+            link.broadcast,
+        ]
         self._command += ["--control-port", str(self._control_port), "--data-port", str(self._data_port)]
         self._command += ["--threads", "1", "--cpus", str(cpu), "--spin-us", str(spin_us), "--log-level", "error"]
         self._command += ["--fleet-key", str(keys / "fleet.pub"), "--enrolment", str(keys / "enrolment.secret")]
@@ -129,12 +135,12 @@ class BenchDuck:
         taken = psutil.Process(self._process.pid).cpu_times()
         return float(taken.user + taken.system)
 
-    def open(self, *, auth: bool, spin_us: int, mtu: int = 65536) -> UdpFabric:
+    def open(self, *, auth: bool, spin_us: int) -> UdpFabric:
         """A session with this duck alone; it ends the one before."""
         entry = RosterEntry(
             rank=0,
             duck="bench",
-            address=_ADDRESS,
+            address=self._link.duck_address,
             domain="bench",
             control_port=self._control_port,
             data_port=self._data_port,
@@ -143,7 +149,7 @@ class BenchDuck:
             num_threads=1,
             evidence_at_s=time.time(),
         )
-        domain = RosterDomain("bench", _HOST_ADDRESS, _BROADCAST, mtu)
+        domain = RosterDomain("bench", self._link.host_address, self._link.broadcast, self._link.mtu)
         roster = Roster(self._layer.plan.generation, time.time(), (domain,), (entry,))
         plan = self._layer.plan
         return UdpFabric(roster, plan, self._keys, deadline_s=5.0, auth=auth, spin_us=spin_us, control_timeout_s=20.0)
@@ -159,7 +165,7 @@ class BenchDuck:
         deadline = time.monotonic() + _READY_S
         while True:
             try:
-                return ControlClient(_ADDRESS, self._control_port, self._keys, 20.0, name="bench")
+                return ControlClient(self._link.duck_address, self._control_port, self._keys, 20.0, name="bench")
             except MachineError:
                 if time.monotonic() > deadline:
                     raise
@@ -168,7 +174,7 @@ class BenchDuck:
 
 def _free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("0.0.0.0", 0))
         port: int = probe.getsockname()[1]
     return port
 

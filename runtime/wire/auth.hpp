@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 
+#include "ghash.hpp"
 #include "wire.hpp"
 
 namespace duckfleet::wire {
@@ -48,11 +49,19 @@ class DatagramKey {
   bool verify(std::span<std::byte> datagram, Direction direction) const noexcept;
 
  private:
+  using Tag = std::array<std::uint8_t, 16>;
+
   DatagramKey() noexcept = default;
+
+  // Of AES-256-GMAC.
+  Tag gmac(std::span<const std::byte> data, const std::uint8_t* nonce) const noexcept;
+  void try_fast_ghash() noexcept;
 
   TagAlgorithm algorithm_ = TagAlgorithm::kNone;
   std::array<std::uint8_t, kDatagramKeyBytes> key_{};      // ChaCha20-Poly1305
   crypto_aead_aes256gcm_state aes_{};                      // AES-256-GCM, expanded
+  FastGhash ghash_;                                        // the same key's, where it is usable
+  bool has_fast_ghash_ = false;
 };
 
 // Which sequences of one key and direction have been seen (RFC 6479's ring of words, with a wide window: a unicast that

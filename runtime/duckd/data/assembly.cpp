@@ -31,6 +31,10 @@ void Assembly::begin(const wire::DataHeader& header) noexcept {
   num_units_ = (header.message_bytes + kUnit - 1) / kUnit;
   num_missing_ = num_units_;
   std::fill_n(received_.begin(), (num_units_ + 63) / 64, 0);
+  if (header.num_tokens > kMaxTokensFollowed) return;
+  for (std::uint32_t t = 0; t < header.num_tokens; ++t) {
+    next_unit_[t] = static_cast<std::uint32_t>((routes_bytes() + t * token_bytes()) / kUnit);
+  }
 }
 
 Assembly::Added Assembly::add(const wire::DataHeader& header, std::span<const std::byte> payload) noexcept {
@@ -56,6 +60,30 @@ Assembly::Added Assembly::add(const wire::DataHeader& header, std::span<const st
   for (std::uint32_t unit = first; unit < end; ++unit) received_[unit / 64] |= std::uint64_t{1} << (unit % 64);
   num_missing_ -= num_new;
   return num_missing_ == 0 ? Added::kComplete : Added::kNew;
+}
+
+bool Assembly::has_routes() const noexcept {
+  if (complete()) return true;
+  for (std::uint32_t unit = 0; unit * kUnit < routes_bytes(); ++unit) {
+    if (!has(unit)) return false;
+  }
+  return true;
+}
+
+std::uint32_t Assembly::columns_ready() noexcept {
+  if (complete()) return header_.hidden;
+  if (header_.num_tokens > kMaxTokensFollowed) return 0;
+  const std::size_t element_bytes = token_bytes() / header_.hidden;
+  std::uint32_t columns = header_.hidden;
+  for (std::uint32_t t = 0; t < header_.num_tokens; ++t) {
+    const std::size_t begin = routes_bytes() + t * token_bytes();
+    std::uint32_t& next = next_unit_[t];
+    while (next < num_units_ && std::size_t{next} * kUnit < begin + token_bytes() && has(next)) ++next;
+    const std::size_t end = std::size_t{next} * kUnit;
+    const std::size_t ready = end <= begin ? 0 : (end - begin) / element_bytes;
+    columns = std::min(columns, static_cast<std::uint32_t>(std::min<std::size_t>(ready, header_.hidden)));
+  }
+  return columns;
 }
 
 std::vector<wire::Range> Assembly::missing() const {

@@ -1,6 +1,7 @@
 // A request put together from fragments that come in any order, any number of times. No socket, no clock.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,7 +33,13 @@ class Assembly {
 
   const wire::DataHeader& header() const noexcept { return header_; }  // of the fragment that began it
 
-  // Of a complete request. Routes [num_tokens][top_k]; activations start at a multiple of 64 bytes.
+  // What is there without a hole: all routes, and how many leading columns of every token's activations. Of a request of
+  // at most kMaxTokensFollowed tokens; of a longer one nothing is said before it is complete.
+  static constexpr std::uint32_t kMaxTokensFollowed = 8;
+  bool has_routes() const noexcept;
+  std::uint32_t columns_ready() noexcept;
+
+  // Routes [num_tokens][top_k]; activations start at a multiple of 64 bytes. Bytes that have arrived do not change.
   std::span<const wire::Route> routes() const noexcept;
   std::span<const std::byte> activations() const noexcept;
 
@@ -41,6 +48,7 @@ class Assembly {
   std::byte* message() noexcept { return memory_.bytes().data() + lead_; }
   const std::byte* message() const noexcept { return memory_.bytes().data() + lead_; }
   std::size_t routes_bytes() const noexcept { return std::size_t{header_.num_tokens} * header_.top_k * sizeof(wire::Route); }
+  std::size_t token_bytes() const noexcept { return (header_.message_bytes - routes_bytes()) / header_.num_tokens; }
 
   wire::DataHeader header_{};
   PageBuffer memory_;
@@ -48,6 +56,7 @@ class Assembly {
   std::vector<std::uint64_t> received_;  // a bit for each unit of kFragmentUnitBytes
   std::uint32_t num_units_ = 0;
   std::uint32_t num_missing_ = 0;
+  std::array<std::uint32_t, kMaxTokensFollowed> next_unit_{};  // by token: the first that may be missing from its columns
 };
 
 // Experts of each token strictly ascending, as the canonical sum takes them.

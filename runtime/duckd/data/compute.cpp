@@ -1,21 +1,14 @@
 #include "compute.hpp"
 
-#include <immintrin.h>
-
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <utility>
 
 #include "activations.hpp"
-#include "log.hpp"
 
 namespace duckfleet::duckd {
 namespace {
-
-// Reply fragments that the compute thread sends itself, at once; the network thread sends the rest, so that the next
-// request is computed meanwhile. With a pace given, only what a switch port surely buffers.
-constexpr std::size_t kDirectFragments = 64;
-constexpr std::size_t kDirectFragmentsPaced = 16;
 
 static_assert(sizeof(kernels::Route) == sizeof(wire::Route) && alignof(kernels::Route) <= 4);
 
@@ -50,146 +43,122 @@ std::uint64_t weight_bytes(const Part& part, std::span<const wire::Route> routes
   return bytes;
 }
 
-std::uint64_t nanoseconds_since(Clock::time_point start) {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+std::uint64_t nanoseconds_between(Clock::time_point start, Clock::time_point end) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(end - start).count());
 }
 
 }  // namespace
 
-Compute::Compute(const kernels::Kernels& kernels, unsigned num_threads, const ThreadPlan& plan, Transport& transport,
-                 DataCounters& counters, std::function<void()> finished)
-    : kernels_(kernels), num_threads_(num_threads), plan_(plan), counters_(counters),
-      finished_callback_(std::move(finished)), sender_(transport, counters), thread_([this] { run(); }) {}
+// One part's kernels on one side, the request's slot and the attendant on the other. Keeps the time that is not theirs.
+class Compute::PartStream final : public kernels::FfnStream {
+ public:
+  PartStream(Slot& slot, Attendant& attendant) : slot_(slot), attendant_(attendant) {}
 
-Compute::~Compute() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    num_queued_.fetch_add(1, std::memory_order_release);  // ends the spin
+  // The rows that follow belong to this vector of the slot: rows of `sum` (empty: none) are to be added to it, and it is
+  // final with them when this is its last part. Narrow activations are widened to `widened` as they come.
+  void begin_part(std::size_t vector, std::span<const float> sum, bool is_last_part, std::span<float> widened) noexcept {
+    vector_ = vector;
+    sum_ = sum;
+    is_last_part_ = is_last_part;
+    widened_ = widened;
+    columns_ = 0;
   }
-  wakeup_.notify_one();
-  thread_.join();
-}
 
-void Compute::submit(Job job) {
-  num_pending_.fetch_add(1, std::memory_order_release);
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(job));
-    num_queued_.fetch_add(1, std::memory_order_release);
+  std::uint32_t columns_ready(bool idle) noexcept override {
+    const auto begun = Clock::now();
+    const bool wanted = attendant_.attend(idle);
+    (idle ? idle_ns_ : attending_ns_) += nanoseconds_between(begun, Clock::now());
+    if (!wanted) return kGiveUp;
+    const std::uint32_t columns = slot_.assembly.columns_ready();
+    if (!widened_.empty() && columns > columns_) widen_columns(columns);
+    columns_ = columns;
+    return columns;
   }
-  wakeup_.notify_one();
-}
 
-std::vector<FinishedJob> Compute::take_finished() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(finished_, {});
-}
-
-bool Compute::next(Job& job) {
-  if (plan_.spare_core && plan_.team_spin_us > 0) {
-    const auto until = Clock::now() + std::chrono::microseconds(plan_.team_spin_us);
-    while (num_queued_.load(std::memory_order_acquire) == 0 && Clock::now() < until) _mm_pause();
+  void rows_ready(std::uint32_t row0, std::uint32_t num_rows) noexcept override {
+    if (!sum_.empty()) {
+      const wire::DataHeader& header = slot_.assembly.header();
+      // The parts of a slice, added in ascending order: docs/formats.md.
+      float* const total = slot_.vectors[vector_].values(sum_.size()).data();
+      for (std::size_t t = 0; t < header.num_tokens; ++t) {
+        const std::size_t first = t * header.hidden + row0;
+        for (std::size_t i = first; i < first + num_rows; ++i) total[i] += sum_[i];
+      }
+    }
+    if (is_last_part_) attendant_.rows_final(row0, num_rows);
   }
-  std::unique_lock lock(mutex_);
-  wakeup_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-  if (stop_) return false;
-  job = std::move(queue_.front());
-  queue_.pop_front();
-  num_queued_.fetch_sub(1, std::memory_order_relaxed);
+
+  std::uint64_t attending_ns() const noexcept { return attending_ns_; }
+  std::uint64_t idle_ns() const noexcept { return idle_ns_; }
+
+ private:
+  void widen_columns(std::uint32_t columns) noexcept {
+    const wire::DataHeader& header = slot_.assembly.header();
+    const auto wire = slot_.assembly.activations();
+    for (std::size_t t = 0; t < header.num_tokens; ++t) {
+      const std::size_t first = t * header.hidden + columns_, count = columns - columns_;
+      widen(static_cast<wire::WireDtype>(header.wire_dtype), wire.subspan(2 * first, 2 * count), widened_.subspan(first, count));
+    }
+  }
+
+  Slot& slot_;
+  Attendant& attendant_;
+  std::span<float> widened_;
+  std::uint32_t columns_ = 0;
+  std::size_t vector_ = 0;
+  std::span<const float> sum_;
+  bool is_last_part_ = true;
+  std::uint64_t attending_ns_ = 0, idle_ns_ = 0;
+};
+
+Compute::Compute(const kernels::Kernels& kernels, unsigned num_threads, const ThreadPlan& plan, DataCounters& counters)
+    : kernels_(kernels), counters_(counters), team_(num_threads, plan.cpus, plan.spin_us) {}
+
+bool Compute::run_part(const Part& part, const Assembly& request, std::span<float> out, std::span<float> widened,
+                       PartStream& stream) {
+  const wire::DataHeader& header = request.header();
+  const float* x =
+      widened.empty() ? reinterpret_cast<const float*>(request.activations().data()) : widened.data();
+  const auto* routes = header.top_k == 0 ? nullptr : reinterpret_cast<const kernels::Route*>(request.routes().data());
+  const kernels::FfnBatch batch{header.num_tokens, header.hidden, header.top_k, x, routes};
+  if (!kernels::ffn_part(kernels_, team_, part.chunks, batch, out.data(), workspace_, &stream)) return false;
+  counters_.weight_bytes.add(weight_bytes(part, request.routes()));
   return true;
 }
 
-void Compute::run() {
-  if (!plan_.compute_cpus.empty()) pin_to(std::span(plan_.compute_cpus).first(1));
-  const kernels::IeeeMode ieee;
-  team_ = std::make_unique<kernels::Team>(num_threads_, plan_.compute_cpus, plan_.team_spin_us);
-  Job job;
-  while (next(job)) {
-    FinishedJob finished{std::move(job), false, 0, 0};
-    if (finished.job.slot->cancelled.load(std::memory_order_acquire)) {
-      counters_.cancelled.add();
-      finished.failed = true;
-    } else {
-      try {
-        compute(finished.job, finished);
-      } catch (const std::bad_alloc&) {
-        log_error("out_of_memory").with("layer", finished.job.slot->assembly.header().layer);
-        finished.failed = true;
-      }
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      finished_.push_back(std::move(finished));
-    }
-    num_pending_.fetch_sub(1, std::memory_order_release);
-    finished_callback_();
-  }
-}
-
-void Compute::run_part(const Part& part, const Assembly& request, std::span<float> out) {
-  const wire::DataHeader& header = request.header();
-  const auto activations = request.activations();
-  const float* x = reinterpret_cast<const float*>(activations.data());
-  if (const auto dtype = static_cast<wire::WireDtype>(header.wire_dtype); dtype != wire::WireDtype::kF32) {
-    const auto widened = floats(widened_, std::size_t{header.num_tokens} * header.hidden);
-    widen(dtype, activations, widened);
-    x = widened.data();
-  }
-  const auto* routes = header.top_k == 0 ? nullptr : reinterpret_cast<const kernels::Route*>(request.routes().data());
-  const kernels::FfnBatch batch{header.num_tokens, header.hidden, header.top_k, x, routes};
-  kernels::ffn_part(kernels_, *team_, part.chunks, batch, out.data(), workspace_);
-  counters_.weight_bytes.add(weight_bytes(part, request.routes()));
-}
-
-void Compute::compute(const Job& job, FinishedJob& finished) {
-  Slot& slot = *job.slot;
-  const Assembly& request = slot.assembly;
-  const wire::DataHeader& header = request.header();
+bool Compute::run(const Session& session, Slot& slot, Attendant& attendant) {
+  const wire::DataHeader& header = slot.assembly.header();
   const std::size_t count = std::size_t{header.num_tokens} * header.hidden;
   const auto started = Clock::now();
   const bool whole = header.slice == wire::kAsAssigned;
-  const std::uint16_t index = whole ? job.session->config().rank : header.slice;
-  const Slice* slice = job.session->shard().find(header.layer, index);
+  const std::uint16_t index = whole ? session.config().rank : header.slice;
+  const Slice& slice = *session.shard().find(header.layer, index);
 
+  std::span<float> widened;
+  if (static_cast<wire::WireDtype>(header.wire_dtype) != wire::WireDtype::kF32) widened = floats(widened_, count);
+  PartStream stream(slot, attendant);
   slot.num_vectors = 0;
-  for (const Part& part : *slice) {
+  for (const Part& part : slice) {
     if (!whole && ((header.part >> part.index) & 1) == 0) continue;
+    std::span<float> out, sum;
     if (whole && slot.num_vectors == 1) {
-      // The parts of a slice, added in ascending order: docs/formats.md.
-      const auto sum = floats(part_sum_, count);
-      run_part(part, request, sum);
-      const auto total = slot.vectors[0].values(count);
-      for (std::size_t i = 0; i < count; ++i) total[i] += sum[i];
-      continue;
+      out = sum = floats(part_sum_, count);
+    } else {
+      ResultVector& vector = slot.vectors[slot.num_vectors];
+      vector.slice = index;
+      vector.part = whole ? wire::kWholeSlice : static_cast<std::uint8_t>(part.index);
+      out = floats(vector.memory, count);
+      ++slot.num_vectors;
     }
-    ResultVector& vector = slot.vectors[slot.num_vectors];
-    vector.slice = index;
-    vector.part = whole ? wire::kWholeSlice : static_cast<std::uint8_t>(part.index);
-    run_part(part, request, floats(vector.memory, count));
-    ++slot.num_vectors;
+    const bool is_last = !whole || &part == &slice.back();
+    stream.begin_part(slot.num_vectors - 1, sum, is_last, widened);
+    if (!run_part(part, slot.assembly, out, widened, stream)) return false;
+    if (is_last) attendant.vector_final();
   }
-  counters_.compute.record(nanoseconds_since(started));
+  const std::uint64_t elapsed_ns = nanoseconds_between(started, Clock::now());
+  counters_.compute.record(elapsed_ns - stream.idle_ns() - stream.attending_ns() / team_.num_threads());
   counters_.computed.add();
-  slot.computed.store(true, std::memory_order_release);
-  send_first(job, finished);
-  counters_.turnaround.record(nanoseconds_since(slot.whole_at));
-}
-
-void Compute::send_first(const Job& job, FinishedJob& finished) {
-  Slot& slot = *job.slot;
-  const auto end = static_cast<std::uint32_t>(wire::reply_bytes(slot.assembly.header()));
-  const std::uint32_t fragment_bytes = job.session->config().reply_fragment_bytes;
-  std::size_t budget = job.session->config().pace_bytes_per_s != 0 ? kDirectFragmentsPaced : kDirectFragments;
-  while (finished.next_vector < slot.num_vectors && budget > 0) {
-    const std::uint32_t begin = finished.next_offset;
-    finished.next_offset = sender_.send_vector(*job.session, slot, finished.next_vector, begin, end, budget);
-    budget -= std::min<std::size_t>(budget, (finished.next_offset - begin + fragment_bytes - 1) / fragment_bytes);
-    if (finished.next_offset < end) return;
-    counters_.replies.add();
-    finished.next_offset = 0;
-    ++finished.next_vector;
-  }
+  return true;
 }
 
 }  // namespace duckfleet::duckd

@@ -1,83 +1,57 @@
-// The compute thread: takes whole requests in the order they became whole, runs the kernels, sends the first replies.
+// Runs the kernels on one request: its parts in order, while activations still come in and finished rows go out.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <thread>
-#include <vector>
 
 #include "affinity.hpp"
 #include "counters.hpp"
 #include "dispatch.hpp"
 #include "ffn.hpp"
 #include "page_buffer.hpp"
-#include "reply_sender.hpp"
 #include "session.hpp"
 #include "team.hpp"
-#include "transport.hpp"
 
 namespace duckfleet::duckd {
 
-struct Job {
-  std::shared_ptr<Session> session;
-  Slot* slot = nullptr;
-};
+// Who sees to everything else while a request is computed.
+class Attendant {
+ public:
+  // On the computing thread, every few ten microseconds. False: the request is not wanted any more, or cannot go on.
+  // `idle`: there is nothing to compute before more of the request has come.
+  virtual bool attend(bool idle) noexcept = 0;
 
-// A job handed back: computed (or not: `failed`), and from where on its replies are still to be sent.
-struct FinishedJob {
-  Job job;
-  bool failed = false;
-  std::size_t next_vector = 0;
-  std::uint32_t next_offset = 0;
+  // Rows [row0, row0 + num_rows) of the slot's vector at work are final for every token. From any thread, several at once.
+  virtual void rows_final(std::uint32_t row0, std::uint32_t num_rows) noexcept = 0;
+
+  // All of it is; the rows that follow are the slot's next vector's. On the computing thread.
+  virtual void vector_final() noexcept = 0;
+
+ protected:
+  ~Attendant() = default;
 };
 
 class Compute {
  public:
-  // `finished` is called on the compute thread after each job; it must not block.
-  Compute(const kernels::Kernels& kernels, unsigned num_threads, const ThreadPlan& plan, Transport& transport,
-          DataCounters& counters, std::function<void()> finished);
-  ~Compute();
-  Compute(const Compute&) = delete;
-  Compute& operator=(const Compute&) = delete;
+  // The calling thread becomes thread 0 of the team, and alone may call run().
+  Compute(const kernels::Kernels& kernels, unsigned num_threads, const ThreadPlan& plan, DataCounters& counters);
 
-  // The network thread's side.
-  void submit(Job job);
-  std::vector<FinishedJob> take_finished();
-  bool busy() const noexcept { return num_pending_.load(std::memory_order_acquire) != 0; }
+  // Computes the vectors that a slot asks for into it; its routes are there, its activations may still be coming in.
+  // False: the attendant gave it up. Throws std::bad_alloc.
+  bool run(const Session& session, Slot& slot, Attendant& attendant);
 
  private:
-  void run();
-  bool next(Job& job);
-  void compute(const Job& job, FinishedJob& finished);
-  void run_part(const Part& part, const Assembly& request, std::span<float> out);
-  void send_first(const Job& job, FinishedJob& finished);
+  class PartStream;
+
+  bool run_part(const Part& part, const Assembly& request, std::span<float> out, std::span<float> widened,
+                PartStream& stream);
 
   const kernels::Kernels& kernels_;
-  const unsigned num_threads_;
-  const ThreadPlan plan_;
   DataCounters& counters_;
-  const std::function<void()> finished_callback_;
-  ReplySender sender_;
-
-  std::mutex mutex_;
-  std::condition_variable wakeup_;
-  std::deque<Job> queue_;
-  std::vector<FinishedJob> finished_;
-  bool stop_ = false;
-  std::atomic<std::uint32_t> num_queued_{0};   // in queue_
-  std::atomic<std::uint32_t> num_pending_{0};  // submitted and not yet finished
-
-  // The compute thread's own.
-  std::unique_ptr<kernels::Team> team_;
+  kernels::Team team_;
   kernels::Workspace workspace_;
   PageBuffer widened_, part_sum_;
-  std::thread thread_;
 };
 
 }  // namespace duckfleet::duckd

@@ -24,8 +24,13 @@ constexpr microseconds kFirstNackAfter{3000};
 constexpr microseconds kLastNackAfter{100000};
 constexpr std::uint32_t kMaxNacks = 12;  // then the host's own deadline decides
 
-constexpr std::size_t kBurstFragments = 16;
-constexpr std::size_t kMaxOutgoing = 512;
+// While a request is computed whose activations are all there, nothing that arrives is urgent.
+constexpr microseconds kAttendEvery{200};
+// A request that was begun early and whose fragments stopped coming lets another one pass after this.
+constexpr microseconds kStalledAfter{1000};
+constexpr microseconds kLongestIdle{1000};
+constexpr std::uint32_t kEarlyColumns = 128;  // the kernels' step along k
+
 constexpr nanoseconds kLongest = std::chrono::seconds(3600);
 
 // Echoes outside a session are anybody's: bounded, so that they cannot be made a load.
@@ -50,11 +55,6 @@ bool is_foreign(DropReason reason) {
   }
 }
 
-// A whole request that can be answered: from kDone, or once the compute thread has begun to.
-bool has_results(const Slot& slot) {
-  return slot.state == SlotState::kDone || slot.computed.load(std::memory_order_acquire);
-}
-
 bool same_message(const wire::DataHeader& a, const wire::DataHeader& b) {
   return a.step == b.step && a.layer == b.layer && a.slice == b.slice && a.part == b.part;
 }
@@ -63,19 +63,15 @@ bool same_message(const wire::DataHeader& a, const wire::DataHeader& b) {
 
 DataPlane::DataPlane(std::unique_ptr<Transport> transport, const kernels::Kernels& kernels, unsigned num_threads,
                      const ThreadPlan& plan, DataCounters& counters)
-    : transport_(std::move(transport)), plan_(plan), counters_(counters), sender_(*transport_, counters),
-      echo_tokens_(kEchoBurst), echo_refilled_(Clock::now()) {
-  compute_ = std::make_unique<Compute>(kernels, num_threads, plan, *transport_, counters, [this] {
-    if (waiting_.load()) transport_->wake();
-  });
-  thread_ = std::thread([this] { run(); });
+    : transport_(std::move(transport)), plan_(plan), counters_(counters), outbox_(*transport_, counters),
+      echo_tokens_(kEchoBurst), echo_refilled_(Clock::now()), may_start_early_(num_threads == 1 || plan.spin_us > 0) {
+  thread_ = std::thread([this, &kernels, num_threads] { run(kernels, num_threads); });
 }
 
 DataPlane::~DataPlane() {
   stop_.store(true);
   transport_->wake();
   thread_.join();
-  compute_.reset();
 }
 
 void DataPlane::install(std::shared_ptr<Session> session) {
@@ -88,53 +84,50 @@ void DataPlane::install(std::shared_ptr<Session> session) {
 }
 
 void DataPlane::take_installed() {
+  if (!has_to_install_.load()) return;
   const std::lock_guard lock(mutex_);
-  if (!has_to_install_) return;
-  if (session_) {
-    for (Lane& lane : session_->lanes) move_on(lane, lane.last_step);  // nobody waits for it any more
-  }
-  session_ = std::move(to_install_);
+  session_ = std::move(to_install_);  // nobody waits any more for what was asked in the one before
+  queue_.clear();
   outbox_.clear();
   has_to_install_ = false;
   installed_.notify_all();
 }
 
-void DataPlane::run() {
-  pin_to(plan_.network_cpus);
+void DataPlane::run(const kernels::Kernels& kernels, unsigned num_threads) {
+  pin_to(std::span(plan_.cpus).first(std::min<std::size_t>(plan_.cpus.size(), 1)));
+  compute_ = std::make_unique<Compute>(kernels, num_threads, plan_, counters_);
+  const kernels::IeeeMode ieee;
   last_activity_ = Clock::now();
   while (!stop_.load(std::memory_order_relaxed)) {
-    const auto received = transport_->receive();
-    for (const Received& one : received) on_datagram(one);
-    take_finished();
+    const bool moved = see_to_network();
     take_installed();
+    if (compute_next() || moved) continue;
     const auto now = Clock::now();
-    const bool sent = send_burst(now);
-    nack_late(now);
-    log_drops(now);
-    if (!received.empty() || sent) {
-      last_activity_ = now;
-      continue;
-    }
     if (may_spin(now)) {
       _mm_pause();
-      continue;
+    } else {
+      transport_->wait(until_next_event(now));
     }
-    // Announced first, looked at again after: whoever finishes in between sees that we wait, or we see what it finished.
-    waiting_.store(true);
-    take_finished();
-    transport_->wait(until_next_event(Clock::now()));
-    waiting_.store(false);
   }
 }
 
-bool DataPlane::may_spin(Clock::time_point now) const {
-  if (!plan_.spare_core && compute_->busy()) return false;
-  return now - last_activity_ < microseconds(plan_.network_spin_us);
+bool DataPlane::see_to_network() {
+  const auto received = transport_->receive();
+  for (const Received& one : received) on_datagram(one);
+  const auto now = Clock::now();
+  const bool sent = outbox_.send(now);
+  nack_late(now);
+  log_drops(now);
+  if (received.empty() && !sent) return false;
+  last_activity_ = now;
+  return true;
 }
+
+bool DataPlane::may_spin(Clock::time_point now) const { return now - last_activity_ < microseconds(plan_.spin_us); }
 
 nanoseconds DataPlane::until_next_event(Clock::time_point now) const {
   auto at = now + kLongest;
-  if (!outbox_.empty() && outbox_.front().slot->state == SlotState::kDone) at = std::min(at, next_send_);
+  if (!outbox_.empty()) at = std::min(at, outbox_.next_send());
   if (num_unlogged_ != 0) at = std::min(at, next_drop_log_);
   if (session_) {
     for (const Lane& lane : session_->lanes) {
@@ -145,6 +138,110 @@ nanoseconds DataPlane::until_next_event(Clock::time_point now) const {
   }
   return std::max(nanoseconds(0), std::chrono::duration_cast<nanoseconds>(at - now));
 }
+
+// ---- computing --------------------------------------------------------------------------------------------------
+
+// A request of which enough is there to begin with.
+Slot* DataPlane::early_start() {
+  if (!may_start_early_ || !session_) return nullptr;
+  for (Lane& lane : session_->lanes) {
+    for (Slot& slot : lane.slots) {
+      if (slot.state != SlotState::kAssembling || slot.stalled) continue;
+      const wire::DataHeader& header = slot.assembly.header();
+      if (slot.assembly.columns_ready() < std::min(kEarlyColumns, header.hidden) || !slot.assembly.has_routes()) continue;
+      if (routes_ascend(slot.assembly.routes(), header.top_k)) return &slot;
+    }
+  }
+  return nullptr;
+}
+
+bool DataPlane::compute_next() {
+  Slot* slot = nullptr;
+  if (!queue_.empty()) {
+    slot = queue_.front();
+    queue_.pop_front();
+  } else if (slot = early_start(); slot == nullptr) {
+    return false;
+  }
+  running_ = {session_, slot, 0, 0};
+  progress_.begin(slot->assembly.header().hidden);
+  next_attendance_ = Clock::now() + kAttendEvery;
+  bool done = false, has_memory = true;
+  try {
+    done = compute_->run(*session_, *slot, *this);
+  } catch (const std::bad_alloc&) {
+    log_error("out_of_memory").with("layer", slot->assembly.header().layer);
+    has_memory = false;
+  }
+  running_ = {};
+  last_activity_ = Clock::now();
+  if (done && !slot->cancelled) {
+    counters_.turnaround.record(static_cast<std::uint64_t>(nanoseconds(last_activity_ - slot->whole_at).count()));
+    slot->state = SlotState::kDone;
+  } else if (slot->cancelled || !has_memory || slot->state == SlotState::kQueued) {
+    // Failed, or the host has moved on meanwhile: nothing is left to be asked for.
+    if (slot->cancelled) counters_.cancelled.add();
+    slot->state = SlotState::kFree;
+  } else {
+    slot->stalled = true;  // computed when it is whole
+  }
+  return true;
+}
+
+bool DataPlane::attend(bool idle) noexcept {
+  Slot& slot = *running_.slot;
+  send_rows(progress_.prefix());
+  const auto now = Clock::now();
+  if (slot.state == SlotState::kQueued && now < next_attendance_) return true;
+  const bool moved = see_to_network();
+  next_attendance_ = now + kAttendEvery;
+  if (stop_.load(std::memory_order_relaxed) || has_to_install_.load(std::memory_order_relaxed) || slot.cancelled) return false;
+  if (slot.state == SlotState::kQueued) return true;
+  if (!queue_.empty() && now - slot.fragment_at > kStalledAfter) return false;
+  if (idle && !moved && !may_spin(now)) transport_->wait(std::min<nanoseconds>(until_next_event(now), kLongestIdle));
+  return true;
+}
+
+void DataPlane::rows_final(std::uint32_t row0, std::uint32_t num_rows) noexcept { progress_.mark(row0, num_rows); }
+
+void DataPlane::vector_final() noexcept {
+  const std::uint32_t hidden = running_.slot->assembly.header().hidden;
+  send_rows(hidden);
+  ++running_.vector;
+  running_.sent_rows = 0;
+  progress_.begin(hidden);
+}
+
+// Hands rows of the vector at work to the outbox, of which the first `rows` are final: whole fragments, and each time at
+// least half of what is left, so that a reply is few sendings and its last one is short.
+void DataPlane::send_rows(std::uint32_t rows) {
+  Slot& slot = *running_.slot;
+  const wire::DataHeader& header = slot.assembly.header();
+  const std::uint32_t hidden = header.hidden, sent = running_.sent_rows;
+  const bool all = rows == hidden;
+  if (!all) {
+    const std::uint32_t fragment_rows = running_.session->config().reply_fragment_bytes / sizeof(float);
+    if (rows - sent < fragment_rows || rows - sent < hidden - rows) return;
+    // Fragments begin at whole units, and so must a token's rows.
+    if (header.num_tokens > 1 && hidden % (wire::kFragmentUnitBytes / sizeof(float)) != 0) return;
+    rows = sent + (rows - sent) / fragment_rows * fragment_rows;
+  }
+  const auto plan = [&](std::uint32_t begin, std::uint32_t end, bool ends_reply) {
+    constexpr auto kBytes = static_cast<std::uint32_t>(sizeof(float));
+    outbox_.plan(running_.session, slot, running_.vector, begin * kBytes, end * kBytes, ends_reply);
+  };
+  if (sent == 0 && all) {
+    plan(0, hidden * header.num_tokens, true);
+  } else {
+    for (std::uint32_t t = 0; t < header.num_tokens; ++t) {
+      plan(t * hidden + sent, t * hidden + rows, all && t + 1u == header.num_tokens);
+    }
+  }
+  running_.sent_rows = rows;
+  outbox_.send(Clock::now());
+}
+
+// ---- datagrams --------------------------------------------------------------------------------------------------
 
 void DataPlane::on_datagram(const Received& received) {
   counters_.datagrams.add();
@@ -169,7 +266,7 @@ DropReason DataPlane::judge(const Received& received) {
   if (kind == DataKind::kRequest) return on_request(datagram);
   if (kind == DataKind::kNackReply) return on_nack_reply(datagram);
   counters_.echoes.add();
-  sender_.send_single(*session_, DataKind::kEchoReply, datagram.header, datagram.payload);
+  outbox_.sender().send_single(*session_, DataKind::kEchoReply, datagram.header, datagram.payload);
   return DropReason::kNone;
 }
 
@@ -207,11 +304,15 @@ DropReason DataPlane::check_place(const wire::DataHeader& header) const {
 void DataPlane::move_on(Lane& lane, std::uint32_t step) {
   lane.last_step = step;
   for (Slot& slot : lane.slots) {
-    if (slot.state == SlotState::kQueued) {
-      slot.cancelled.store(true, std::memory_order_release);
-    } else {
-      slot.state = SlotState::kFree;
+    if (&slot == running_.slot) {
+      slot.cancelled = true;
+      continue;
     }
+    if (slot.state == SlotState::kQueued) {
+      std::erase(queue_, &slot);
+      counters_.cancelled.add();
+    }
+    slot.state = SlotState::kFree;
   }
 }
 
@@ -234,11 +335,11 @@ DropReason DataPlane::on_request(const wire::Datagram& datagram) {
     if (slot.state == SlotState::kFree || !same_message(slot.assembly.header(), header)) continue;
     if (slot.state == SlotState::kAssembling) return add_fragment(slot, datagram);
     // Whole already. The fragment that begins a repetition is answered for all of it.
-    if (header.offset == 0 && !has_results(slot)) {
+    if (header.offset == 0 && slot.state != SlotState::kDone) {
       counters_.busy_sent.add();
-      sender_.send_single(*session_, DataKind::kBusy, slot.assembly.header(), {});
+      outbox_.sender().send_single(*session_, DataKind::kBusy, slot.assembly.header(), {});
     } else if (header.offset == 0) {
-      for (std::size_t i = 0; i < slot.num_vectors; ++i) plan_send(slot, i, 0, wire::kRestOfMessage, false);
+      for (std::size_t i = 0; i < slot.num_vectors; ++i) send_again(slot, i, 0, wire::kRestOfMessage);
     }
     return DropReason::kDuplicateFragment;
   }
@@ -252,8 +353,8 @@ DropReason DataPlane::begin_request(Lane& lane, const wire::Datagram& datagram) 
   if (slot == nullptr) return DropReason::kNoSlot;
   slot->state = SlotState::kAssembling;
   slot->epoch = next_epoch_++;
-  slot->cancelled.store(false, std::memory_order_relaxed);
-  slot->computed.store(false, std::memory_order_relaxed);
+  slot->cancelled = false;
+  slot->stalled = false;
   slot->num_vectors = 0;
   slot->num_nacks = 0;
   slot->nack_after = kFirstNackAfter;
@@ -268,19 +369,20 @@ DropReason DataPlane::add_fragment(Slot& slot, const wire::Datagram& datagram) {
     case Assembly::Added::kDuplicate:
       return DropReason::kDuplicateFragment;
     case Assembly::Added::kNew:
-      slot.nack_at = Clock::now() + slot.nack_after;
+      slot.fragment_at = Clock::now();
+      slot.nack_at = slot.fragment_at + slot.nack_after;
       return DropReason::kNone;
     case Assembly::Added::kComplete:
       break;
   }
-  if (!routes_ascend(slot.assembly.routes(), slot.assembly.header().top_k)) {
+  if (&slot != running_.slot && !routes_ascend(slot.assembly.routes(), slot.assembly.header().top_k)) {
     slot.state = SlotState::kFree;
     return DropReason::kBadRoutes;
   }
   counters_.requests.add();
   slot.state = SlotState::kQueued;
   slot.whole_at = Clock::now();
-  compute_->submit({session_, &slot});
+  if (&slot != running_.slot) queue_.push_back(&slot);
   return DropReason::kNone;
 }
 
@@ -307,17 +409,17 @@ DropReason DataPlane::on_nack_reply(const wire::Datagram& datagram) {
     if (!wanted) continue;
     if (slot.state == SlotState::kAssembling) {
       send_missing(slot);
-    } else if (!has_results(slot)) {
+    } else if (slot.state != SlotState::kDone) {
       counters_.busy_sent.add();
-      sender_.send_single(*session_, DataKind::kBusy, request, {});
+      outbox_.sender().send_single(*session_, DataKind::kBusy, request, {});
     } else {
       for (std::size_t i = 0; i < slot.num_vectors; ++i) {
         if (slot.vectors[i].part != header.part) continue;
         for (const wire::Range& range : ranges) {
           const std::uint64_t end = std::uint64_t{range.offset} + range.bytes;
           if (range.offset % wire::kFragmentUnitBytes != 0) return DropReason::kBadFragment;
-          plan_send(slot, i, range.offset, static_cast<std::uint32_t>(std::min<std::uint64_t>(end, wire::kRestOfMessage)),
-                    false);
+          send_again(slot, i, range.offset,
+                     static_cast<std::uint32_t>(std::min<std::uint64_t>(end, wire::kRestOfMessage)));
         }
       }
     }
@@ -326,14 +428,14 @@ DropReason DataPlane::on_nack_reply(const wire::Datagram& datagram) {
   // Not a fragment of that request has come through: all of it, please.
   const wire::Range everything{0, wire::kRestOfMessage};
   counters_.nacks_sent.add();
-  sender_.send_single(*session_, DataKind::kNackRequest, header, std::as_bytes(std::span(&everything, 1)));
+  outbox_.sender().send_single(*session_, DataKind::kNackRequest, header, std::as_bytes(std::span(&everything, 1)));
   return DropReason::kUnknownMessage;
 }
 
 void DataPlane::send_missing(Slot& slot) {
   const std::vector<wire::Range> ranges = slot.assembly.missing();
   counters_.nacks_sent.add();
-  sender_.send_single(*session_, DataKind::kNackRequest, slot.assembly.header(), std::as_bytes(std::span(ranges)));
+  outbox_.sender().send_single(*session_, DataKind::kNackRequest, slot.assembly.header(), std::as_bytes(std::span(ranges)));
 }
 
 void DataPlane::nack_late(Clock::time_point now) {
@@ -349,49 +451,8 @@ void DataPlane::nack_late(Clock::time_point now) {
   }
 }
 
-void DataPlane::plan_send(Slot& slot, std::size_t vector, std::uint32_t begin, std::uint32_t end, bool first_time) {
-  const auto size = static_cast<std::uint32_t>(wire::reply_bytes(slot.assembly.header()));
-  end = std::min(end, size);
-  if (begin >= end || outbox_.size() >= kMaxOutgoing) return;
-  if (!first_time) counters_.resends.add();
-  outbox_.push_back({session_, &slot, slot.epoch, vector, begin, end, first_time});
-}
-
-void DataPlane::take_finished() {
-  for (FinishedJob& finished : compute_->take_finished()) {
-    Slot& slot = *finished.job.slot;
-    // A request that failed, or that the host has moved on from while it was computed, leaves nothing to be asked for.
-    const bool keep = !finished.failed && !slot.cancelled.load(std::memory_order_relaxed);
-    slot.state = keep ? SlotState::kDone : SlotState::kFree;
-    if (!keep || finished.job.session != session_) continue;
-    for (std::size_t i = finished.next_vector; i < slot.num_vectors; ++i) {
-      const std::uint32_t begin = i == finished.next_vector ? finished.next_offset : 0;
-      plan_send(slot, i, begin, wire::kRestOfMessage, true);
-    }
-  }
-}
-
-bool DataPlane::send_burst(Clock::time_point now) {
-  while (!outbox_.empty()) {
-    Outgoing& out = outbox_.front();
-    const SlotState state = out.slot->state;
-    if (out.slot->epoch != out.epoch || (state != SlotState::kDone && state != SlotState::kQueued)) {
-      outbox_.pop_front();
-      continue;
-    }
-    if (state == SlotState::kQueued || now < next_send_) return false;  // the first sending comes before a repetition
-    const std::uint32_t begin = out.begin;
-    out.begin = sender_.send_vector(*out.session, *out.slot, out.vector, begin, out.end, kBurstFragments);
-    if (const std::uint64_t pace = out.session->config().pace_bytes_per_s; pace != 0) {
-      next_send_ = now + nanoseconds((std::uint64_t{out.begin} - begin) * 1'000'000'000 / pace);
-    }
-    if (out.begin >= out.end) {
-      if (out.first_time) counters_.replies.add();
-      outbox_.pop_front();
-    }
-    return true;
-  }
-  return false;
+void DataPlane::send_again(Slot& slot, std::size_t vector, std::uint32_t begin, std::uint32_t end) {
+  if (outbox_.plan(session_, slot, vector, begin, end, false)) counters_.resends.add();
 }
 
 void DataPlane::log_drops(Clock::time_point now) {

@@ -1,4 +1,8 @@
-// The network thread: judges what arrives, fills slots, hands whole requests to compute, answers for what is done.
+// The data thread: judges what arrives, fills slots, computes requests, answers for what is done.
+//
+// It is thread 0 of the team that computes. Between pieces of a computation it looks at the network: a request is begun
+// when its first activations are there, its finished rows go out while others are computed, and the next one is received
+// meanwhile. So there is nothing to hand from thread to thread, and a duck of one core loses no time to switching.
 #pragma once
 
 #include <atomic>
@@ -13,13 +17,14 @@
 #include "affinity.hpp"
 #include "compute.hpp"
 #include "counters.hpp"
-#include "reply_sender.hpp"
+#include "outbox.hpp"
+#include "row_progress.hpp"
 #include "session.hpp"
 #include "transport.hpp"
 
 namespace duckfleet::duckd {
 
-class DataPlane {
+class DataPlane final : private Attendant {
  public:
   DataPlane(std::unique_ptr<Transport> transport, const kernels::Kernels& kernels, unsigned num_threads,
             const ThreadPlan& plan, DataCounters& counters);
@@ -33,18 +38,25 @@ class DataPlane {
   const Transport& transport() const noexcept { return *transport_; }
 
  private:
-  // A piece of a result that is still to be sent.
-  struct Outgoing {
+  // The request that is being computed.
+  struct Running {
     std::shared_ptr<Session> session;
-    Slot* slot;
-    std::uint64_t epoch;
-    std::size_t vector;
-    std::uint32_t begin, end;
-    bool first_time;  // not a repetition
+    Slot* slot = nullptr;        // null: nothing is
+    std::size_t vector = 0;      // of the slot, to which the rows belong that become final now
+    std::uint32_t sent_rows = 0;  // of that vector, handed to the outbox
   };
 
-  void run();
+  // Attendant
+  bool attend(bool idle) noexcept override;
+  void rows_final(std::uint32_t row0, std::uint32_t num_rows) noexcept override;
+  void vector_final() noexcept override;
+
+  void run(const kernels::Kernels& kernels, unsigned num_threads);
+  bool see_to_network();
   void take_installed();
+  bool compute_next();
+  Slot* early_start();
+  void send_rows(std::uint32_t rows);
   void on_datagram(const Received& received);
   wire::DropReason judge(const Received& received);
   wire::DropReason on_echo(const wire::Datagram& datagram, const Received& received);
@@ -56,9 +68,7 @@ class DataPlane {
   void move_on(Lane& lane, std::uint32_t step);
   Slot* free_slot(Lane& lane, std::uint32_t step);
   void send_missing(Slot& slot);
-  void plan_send(Slot& slot, std::size_t vector, std::uint32_t begin, std::uint32_t end, bool first_time);
-  void take_finished();
-  bool send_burst(Clock::time_point now);
+  void send_again(Slot& slot, std::size_t vector, std::uint32_t begin, std::uint32_t end);
   void nack_late(Clock::time_point now);
   void log_drops(Clock::time_point now);
   std::chrono::nanoseconds until_next_event(Clock::time_point now) const;
@@ -67,19 +77,19 @@ class DataPlane {
   std::unique_ptr<Transport> transport_;
   const ThreadPlan plan_;
   DataCounters& counters_;
-  ReplySender sender_;
-
   std::mutex mutex_;
   std::condition_variable installed_;
   std::shared_ptr<Session> to_install_;
-  bool has_to_install_ = false;
+  std::atomic<bool> has_to_install_{false};
   std::atomic<bool> stop_{false};
-  std::atomic<bool> waiting_{false};
 
-  // The network thread's own.
+  // The data thread's own.
+  Outbox outbox_;
   std::shared_ptr<Session> session_;
-  std::deque<Outgoing> outbox_;
-  Clock::time_point next_send_;
+  std::deque<Slot*> queue_;  // whole requests in the order in which they became whole
+  Running running_;
+  RowProgress progress_;
+  Clock::time_point next_attendance_;
   Clock::time_point last_activity_;
   Clock::time_point next_drop_log_;
   std::uint64_t num_unlogged_ = 0;
@@ -89,6 +99,7 @@ class DataPlane {
   std::uint64_t next_epoch_ = 1;
 
   std::unique_ptr<Compute> compute_;
+  const bool may_start_early_;
   std::thread thread_;
 };
 

@@ -1,7 +1,7 @@
 // A session as the data plane knows it: who the host is, the keys, and the fixed places of requests under way.
 //
-// Ownership: the network thread owns lanes and slots. A slot that is kQueued belongs to the compute thread, which may
-// read the assembly and write the results, until it is handed back.
+// Ownership: the data thread owns lanes and slots. While it computes one, its team reads the slot's assembly and writes
+// its results.
 #pragma once
 
 #include <array>
@@ -34,14 +34,16 @@ struct ResultVector {
   std::span<float> values(std::size_t count) noexcept { return {reinterpret_cast<float*>(memory.bytes().data()), count}; }
 };
 
+// kQueued: whole; waits, or is computed. A kAssembling one may be computed as well.
 enum class SlotState : std::uint8_t { kFree, kAssembling, kQueued, kDone };
 
 struct Slot {
   SlotState state = SlotState::kFree;
   std::uint64_t epoch = 0;  // which message is here; what was planned for an earlier one is void
   Assembly assembly;
-  std::atomic<bool> cancelled{false};  // the host has moved on: do not begin to compute it
-  std::atomic<bool> computed{false};   // still kQueued, but the results are there and their first sending has begun
+  bool cancelled = false;   // the host has moved on while it was computed
+  bool stalled = false;     // begun early, then left for another: not to be begun again before it is whole
+  Clock::time_point fragment_at;  // the last new one
   Clock::time_point whole_at;
 
   std::array<ResultVector, 8> vectors;

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -21,8 +23,12 @@ namespace {
 
 constexpr std::size_t kReceiveBatch = 64;
 constexpr std::size_t kSlotBytes = 65536;             // any UDP datagram
+constexpr std::size_t kSlotStride = kSlotBytes + 4160;  // not a power of two: slots must not share cache sets
 constexpr int kReceiveBufferBytes = 32 << 20;         // two requests of 128 tokens, with the kernel's own overhead
 constexpr int kSendBufferBytes = 4 << 20;
+
+// Segmentation offload (Linux UDP_SEGMENT): datagrams of one size cross the kernel as one.
+constexpr std::size_t kMaxSegmentedBytes = 65'000;  // below the longest UDP payload
 
 class Descriptor {
  public:
@@ -76,7 +82,7 @@ class UdpTransport final : public Transport {
       : unicast_(std::move(unicast)), broadcast_(std::move(broadcast)), wakeup_(std::move(wakeup)),
         memory_(std::move(memory)) {
     for (std::size_t i = 0; i < kReceiveBatch; ++i) {
-      vectors_[i] = {memory_.bytes().data() + i * kSlotBytes, kSlotBytes};
+      vectors_[i] = {memory_.bytes().data() + i * kSlotStride, kSlotBytes};
       messages_[i] = {};
       messages_[i].msg_hdr.msg_iov = &vectors_[i];
       messages_[i].msg_hdr.msg_iovlen = 1;
@@ -117,26 +123,17 @@ class UdpTransport final : public Transport {
     name.sin_family = AF_INET;
     name.sin_addr.s_addr = to.address;
     name.sin_port = to.port;
-    std::array<mmsghdr, kMaxSendBatch> messages;
-    std::array<iovec, kMaxSendBatch> vectors;
     std::size_t sent = 0;
     while (sent < datagrams.size()) {
-      const std::size_t batch = std::min(datagrams.size() - sent, kMaxSendBatch);
-      for (std::size_t i = 0; i < batch; ++i) {
-        const auto& bytes = datagrams[sent + i];
-        vectors[i] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
-        messages[i] = {};
-        messages[i].msg_hdr.msg_iov = &vectors[i];
-        messages[i].msg_hdr.msg_iovlen = 1;
-        messages[i].msg_hdr.msg_name = &name;
-        messages[i].msg_hdr.msg_namelen = sizeof name;
-      }
-      const int count = sendmmsg(unicast_.get(), messages.data(), static_cast<unsigned>(batch), 0);
+      const auto batch = datagrams.subspan(sent, std::min(datagrams.size() - sent, kMaxSendBatch));
+      const std::size_t count = send_once(batch, name);
       if (count > 0) {
-        sent += static_cast<std::size_t>(count);
+        sent += count;
       } else if (errno == EAGAIN || errno == ENOBUFS) {
         pollfd room{unicast_.get(), POLLOUT, 0};
         if (poll(&room, 1, 100) <= 0) return sent;  // the host will ask again for what is missing
+      } else if (segments_.load(std::memory_order_relaxed) && errno != EINTR && errno != ECONNREFUSED) {
+        segments_.store(false, std::memory_order_relaxed);  // a kernel or a device that cannot take several as one
       } else if (errno != EINTR && errno != ECONNREFUSED) {
         return sent;
       }
@@ -154,13 +151,60 @@ class UdpTransport final : public Transport {
   }
 
  private:
+  union Control {
+    char bytes[CMSG_SPACE(sizeof(std::uint16_t))];
+    cmsghdr align;
+  };
+
+  // Of at most kMaxSendBatch datagrams, how many the kernel took; 0 and errno.
+  std::size_t send_once(std::span<const std::span<const std::byte>> datagrams, sockaddr_in& to) noexcept {
+    std::array<mmsghdr, kMaxSendBatch> messages;
+    std::array<iovec, kMaxSendBatch> vectors;
+    std::array<Control, kMaxSendBatch> controls;
+    std::size_t num_messages = 0;
+    const bool segments = segments_.load(std::memory_order_relaxed);
+    for (std::size_t first = 0; first < datagrams.size(); ++num_messages) {
+      // All of one size but the last, which may be shorter.
+      const std::size_t size = datagrams[first].size();
+      std::size_t count = 0, bytes = 0;
+      do {
+        const auto& datagram = datagrams[first + count];
+        vectors[first + count] = {const_cast<std::byte*>(datagram.data()), datagram.size()};
+        bytes += datagram.size();
+        ++count;
+      } while (segments && first + count < datagrams.size() && vectors[first + count - 1].iov_len == size &&
+               datagrams[first + count].size() <= size && bytes + size <= kMaxSegmentedBytes);
+      msghdr& header = messages[num_messages].msg_hdr;
+      header = {};
+      header.msg_iov = &vectors[first];
+      header.msg_iovlen = count;
+      header.msg_name = &to;
+      header.msg_namelen = sizeof to;
+      if (count > 1) {
+        header.msg_control = &controls[num_messages];
+        header.msg_controllen = sizeof(Control);
+        cmsghdr* const control = CMSG_FIRSTHDR(&header);
+        control->cmsg_level = SOL_UDP;
+        control->cmsg_type = UDP_SEGMENT;
+        control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+        const auto segment = static_cast<std::uint16_t>(size);
+        std::memcpy(CMSG_DATA(control), &segment, sizeof segment);
+      }
+      first += count;
+    }
+    const int sent = sendmmsg(unicast_.get(), messages.data(), static_cast<unsigned>(num_messages), 0);
+    std::size_t done = 0;
+    for (int i = 0; i < sent; ++i) done += messages[static_cast<std::size_t>(i)].msg_hdr.msg_iovlen;
+    return done;
+  }
+
   std::size_t receive_from(int fd, std::size_t start) noexcept {
     for (std::size_t i = start; i < kReceiveBatch; ++i) messages_[i].msg_hdr.msg_namelen = sizeof(sockaddr_in);
     const int count = recvmmsg(fd, &messages_[start], static_cast<unsigned>(kReceiveBatch - start), MSG_DONTWAIT, nullptr);
     if (count <= 0) return 0;
     const std::size_t end = start + static_cast<std::size_t>(count);
     for (std::size_t i = start; i < end; ++i) {
-      received_[i].bytes = {memory_.bytes().data() + i * kSlotBytes, messages_[i].msg_len};
+      received_[i].bytes = {memory_.bytes().data() + i * kSlotStride, messages_[i].msg_len};
       received_[i].from = {from_[i].sin_addr.s_addr, from_[i].sin_port};
       received_[i].truncated = (messages_[i].msg_hdr.msg_flags & MSG_TRUNC) != 0;
     }
@@ -176,6 +220,7 @@ class UdpTransport final : public Transport {
 
   Descriptor unicast_, broadcast_, wakeup_;
   bool broadcast_first_ = false;
+  std::atomic<bool> segments_{true};  // until the kernel refuses
   PageBuffer memory_;  // kReceiveBatch slots
   std::array<iovec, kReceiveBatch> vectors_{};
   std::array<sockaddr_in, kReceiveBatch> from_{};
@@ -198,7 +243,7 @@ std::unique_ptr<Transport> open_udp(const TransportOptions& options, std::string
     error = std::string("eventfd: ") + std::strerror(errno);
     return nullptr;
   }
-  auto memory = PageBuffer::anonymous(kReceiveBatch * kSlotBytes);
+  auto memory = PageBuffer::anonymous(kReceiveBatch * kSlotStride);
   if (!memory) {
     error = "no memory for receive slots";
     return nullptr;

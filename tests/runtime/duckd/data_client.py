@@ -212,10 +212,12 @@ class DataClient:
                 datagram, _ = self.socket.recvfrom(65536)
             except TimeoutError:
                 return None
+            received = DataHeader.unpack(datagram[:HEADER_BYTES]), datagram[HEADER_BYTES:]
+            if received[0].session == 0:
+                continue  # an echo outside any session: no tag
             if not self.duck_key.is_authentic(datagram):
                 self.num_bad_tags += 1
                 continue
-            received = DataHeader.unpack(datagram[:HEADER_BYTES]), datagram[HEADER_BYTES:]
             self.inbox.append(received)
             return received
         return None

@@ -228,8 +228,8 @@ def test_threads_are_pinned(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     last = cpus[-1]
     with DuckProcess(tmp_path, None, ("--cpus", str(last))) as duck:
-        # The network thread and compute thread 0 share the only core given to them.
-        wait_until(lambda: thread_cpus(duck.pid).count({last}) >= (2 if len(cpus) > 1 else 1))
+        # The data thread, which is all of the team; the control plane's threads go where there is room.
+        wait_until(lambda: thread_cpus(duck.pid).count({last}) >= 1)
         serve(duck).assert_good()
 
 

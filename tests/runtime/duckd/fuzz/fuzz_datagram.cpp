@@ -41,6 +41,7 @@ class Lane {
     const auto added = assembly_.add(h, datagram.payload);
     require(!(was_complete && (added == Assembly::Added::kNew || added == Assembly::Added::kComplete)));
     require(assembly_.missing().empty() == assembly_.complete());
+    require((assembly_.columns_ready() == kHidden && assembly_.has_routes()) == assembly_.complete());
     if (added == Assembly::Added::kComplete) {
       duckd::routes_ascend(assembly_.routes(), assembly_.header().top_k);
       std::uint64_t sum = 0;

@@ -97,6 +97,39 @@ void lost_and_asked_for(std::mt19937& random, Assembly& assembly, std::uint32_t 
   check_content(assembly, message);
 }
 
+// Routes and leading columns that are there, against a look at every byte.
+void what_has_come_is_told(std::mt19937& random, Assembly& assembly, std::uint32_t hidden, wire::WireDtype dtype) {
+  Message message = random_message(random, hidden, dtype);
+  while (message.header.num_tokens > 9) message = random_message(random, hidden, dtype);
+  const std::size_t num_tokens = message.header.num_tokens;
+  const std::size_t element_bytes = dtype == wire::WireDtype::kF32 ? 4 : 2;
+  const std::size_t routes_bytes = num_tokens * message.header.top_k * sizeof(wire::Route);
+  const std::uint32_t fragment = 64 * (1 + random() % 8);
+  std::vector<std::uint32_t> offsets;
+  for (std::uint32_t offset = 0; offset < message.header.message_bytes; offset += fragment) offsets.push_back(offset);
+  if (random() % 2 == 0) std::ranges::shuffle(offsets, random);
+  std::vector<bool> came(message.bytes.size());
+  assembly.begin(message.header);
+  for (const std::uint32_t offset : offsets) {
+    const auto header = piece(message, offset, fragment);
+    assembly.add(header, payload(message, header));
+    std::fill_n(came.begin() + header.offset, header.fragment_bytes, true);
+    const auto leading = [&](std::size_t begin, std::size_t size) {
+      return static_cast<std::size_t>(std::find(came.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                came.begin() + static_cast<std::ptrdiff_t>(begin + size), false) -
+                                      came.begin()) - begin;
+    };
+    CHECK(assembly.has_routes() == (leading(0, routes_bytes) == routes_bytes));
+    std::size_t columns = hidden;
+    for (std::size_t t = 0; t < num_tokens; ++t) {
+      const std::size_t token_bytes = hidden * element_bytes;
+      columns = std::min(columns, leading(routes_bytes + t * token_bytes, token_bytes) / element_bytes);
+    }
+    if (num_tokens > Assembly::kMaxTokensFollowed && !assembly.complete()) columns = 0;
+    CHECK(assembly.columns_ready() == columns);
+  }
+}
+
 void other_shapes_conflict() {
   std::mt19937 random(1);
   Assembly assembly;
@@ -140,6 +173,7 @@ int main() {
       Assembly assembly;
       CHECK(assembly.reserve(hidden, dtype));
       for (int i = 0; i < 40; ++i) lost_and_asked_for(random, assembly, hidden, dtype);
+      for (int i = 0; i < 20; ++i) what_has_come_is_told(random, assembly, hidden, dtype);
     }
   }
   other_shapes_conflict();
