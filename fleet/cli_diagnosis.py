@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command("explain")(explain)
     app.command("workorder")(workorder)
+    app.command("note")(note)
 
 
 def explain(
@@ -67,6 +68,33 @@ def workorder(context: typer.Context, ducks: Ducks = None, json: Json = False) -
         console.out.print(workorder_text(patients), end="", markup=False, soft_wrap=True)
     if todo:
         raise typer.Exit(EXIT_SOME_DUCKS)
+
+
+def note(
+    context: typer.Context,
+    duck: Annotated[str, typer.Argument(metavar="DUCK", help="Name, address or MAC.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT|QUESTION=ANSWER", help='"battery replaced", or what you saw: cable=loose')
+    ],
+) -> None:
+    """Write down what was done to a duck, or what was seen at it; explain and workorder take both as evidence.
+
+    An answer counts until the duck passes a probe. Nothing that was written is ever changed.
+    """
+    from duckfleet.fleet.evidence.gather import QUESTIONS, TOLD
+
+    fleet = fleet_of(context)
+    chosen = fleet.site.select([duck])
+    if len(chosen) != 1:
+        raise typer.BadParameter(f"{duck!r} names {len(chosen)} ducks; note takes one")
+    asked, equals, answer = (part.strip() for part in text.partition("="))
+    is_answer = bool(equals) and asked.isidentifier()
+    if is_answer and answer not in QUESTIONS.get(asked, ()):
+        known = "; ".join(f"{question}={'|'.join(answers)}" for question, answers in QUESTIONS.items())
+        raise typer.BadParameter(f"{text!r} is no answer that is understood: {known}")
+    evidence = {"asked": asked, "answer": answer} if is_answer else {"text": text}
+    fleet.known_store.log(TOLD if is_answer else "note", evidence, chosen[0])
+    console.out.print(f"{chosen[0].name}: noted", markup=False)
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -22,23 +22,35 @@ def register(app: typer.Typer) -> None:
     app.command("release")(release)
 
 
-def probe(context: typer.Context, ducks: Ducks = None, json: Json = False) -> None:
+def probe(
+    context: typer.Context,
+    ducks: Ducks = None,
+    seconds: Annotated[
+        int, typer.Option(min=0, max=900, help="Test free memory, and keep all cores busy, for so long each.")
+    ] = 0,
+    at_once: Annotated[int, typer.Option(min=1, max=64, help="How many ducks are measured at a time.")] = 8,
+    json: Json = False,
+) -> None:
     """Ask ducks what they are and measure them; the evidence that place and serve rest on.
 
-    A probe that could not run is `unknown`, never bad and never good. Exit code 3 unless all are healthy.
+    A probe that could not run is `unknown`, never bad and never good. A duck that cannot serve or would compute wrongly
+    goes into quarantine, and comes out when a later probe has looked for that again and found nothing. --seconds 90
+    reaches past the processor's turbo window. Exit code 3 unless all are healthy.
     """
     from duckfleet.fleet.cli import EXIT_SOME_DUCKS
-    from duckfleet.fleet.probing import ProbeResult, probe_all
+    from duckfleet.fleet.probing import ProbeOptions, probe_all
+    from duckfleet.inventory.site import Duck
 
     fleet = fleet_of(context)
     chosen = fleet.site.select(ducks or [])
     with console.progress_bars() as progress:
         task = progress.add_task(f"probing {len(chosen)} ducks", total=len(chosen), unit="ducks")
 
-        def report(_result: ProbeResult) -> None:
+        def report(_duck: Duck) -> None:
             progress.advance(task)
 
-        results = probe_all(fleet.site, fleet.known_store, fleet.keys, chosen, report)
+        options = ProbeOptions(seconds=seconds, at_once=at_once)
+        results = probe_all(fleet.site, fleet.known_store, fleet.keys, chosen, report, options)
     if json:
         console.print_json([_probe_json(result) for result in results])
     else:
@@ -285,6 +297,9 @@ def hold(
 def release(
     context: typer.Context,
     ducks: Annotated[list[str], typer.Argument(metavar="DUCKS...", help="Which ducks.")],
+    automatic: Annotated[
+        bool, typer.Option("--automatic", help="Lift what automation holds too: you know better.")
+    ] = False,
 ) -> None:
     """Lift a person's hold. A duck that automation holds too stays in quarantine for that reason."""
     from duckfleet.fleet import lifecycle
@@ -293,6 +308,8 @@ def release(
     store = fleet.known_store
     for duck in fleet.site.select(ducks):
         lifted = store.lift_holds(duck.mac, "human")
+        if automatic:
+            lifted += store.lift_holds(duck.mac, "automatic")
         others = [hold.reason for hold in store.holds() if hold.mac == duck.mac]
         state = store.ducks()[duck.mac].state
         if others:

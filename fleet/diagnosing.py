@@ -6,17 +6,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from duckfleet.fleet.diagnosis import Diagnosis, Unreadable, diagnose, look_from_texts
+from duckfleet.fleet.diagnosis import Diagnosis, Look, Unreadable, diagnose, look_from_texts
 from duckfleet.fleet.diagnosis.fleet_baseline import Probed, baseline_of
 from duckfleet.fleet.diagnosis.probe_report import Report
 from duckfleet.fleet.diagnosis.stored import Kept, look_from_store
+from duckfleet.fleet.evidence.gather import outside_of
 from duckfleet.fleet.musters import expire
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import Store
 from duckfleet.inventory.store.records import Measurement, ProbeRun
 
-MEASUREMENTS = ("read_bandwidth", "write_bandwidth", "avx2_mhz", "package_temp_c")
+MEASUREMENTS = ("read_bandwidth", "write_bandwidth", "avx2_mhz", "package_temp_c", "rtt_us_p50")
 NUM_RUNS = 5  # of each measurement
 NUM_EVENTS = 400  # of the duck
 NUM_RECENT = 1000  # of all, for what the boot service told of its neighbours
@@ -26,6 +27,11 @@ MAX_TEXT_BYTES = 4 << 20
 
 def diagnose_ducks(site: Site, store: Store, ducks: Sequence[Duck]) -> dict[str, Diagnosis]:
     """By MAC. Every duck of the site counts for the baseline."""
+    return {mac: diagnose(look) for mac, look in looks_at(site, store, ducks).items()}
+
+
+def looks_at(site: Site, store: Store, ducks: Sequence[Duck]) -> dict[str, Look]:
+    """All that is known of each, by MAC."""
     expire(site, store)
     good, latest = store.latest_probes(outcome="ok"), store.latest_probes()
     probed = {
@@ -38,16 +44,19 @@ def diagnose_ducks(site: Site, store: Store, ducks: Sequence[Duck]) -> dict[str,
     }
     now_s = time.time()
     recent = store.events(limit=NUM_RECENT)
+    own = {duck.mac: store.events([duck.mac], limit=NUM_EVENTS) for duck in ducks}
+    outside = outside_of(site, ducks, own)
     found = {}
     for duck in ducks:
-        known = {event.id: event for event in [*store.events([duck.mac], limit=NUM_EVENTS), *recent]}
+        known = {event.id: event for event in [*own[duck.mac], *recent]}
         kept = Kept(
             events=[known[number] for number in sorted(known)],
             probes=store.probes(duck.mac, outcome="ok", limit=2),
             failed_probe=_failed(latest.get(duck.mac)),
             measurements=_measurements(store, duck),
         )
-        found[duck.mac] = diagnose(look_from_store(duck, kept, baseline_of(site, duck, probed), now_s))
+        baseline = baseline_of(site, duck, probed)
+        found[duck.mac] = look_from_store(duck, kept, baseline, now_s, outside[duck.mac])
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duckfleet.fleet import lifecycle
-from duckfleet.fleet.probing import facts_of
+from duckfleet.fleet.probe_facts import facts_of
 from duckfleet.fleet.rosters import Evidence
 from duckfleet.fleet.signing import check_file, check_roster, roster_from_json, sign_file, sign_roster
 from duckfleet.inventory.codec import canonical_json

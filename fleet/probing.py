@@ -1,4 +1,8 @@
-"""Probe ducks and keep what they say: a probe that could not run concludes nothing."""
+"""Probe ducks and keep what they say: a probe that could not run concludes nothing.
+
+Three steps: every duck is measured, several at a time; then, with the fleet's new baseline, each is diagnosed; what
+comes of it is written (fleet/quarantine.py).
+"""
 
 from __future__ import annotations
 
@@ -8,42 +12,56 @@ from dataclasses import dataclass
 from typing import Any
 
 from duckfleet.fleet import lifecycle
+from duckfleet.fleet.burst import BurstFailed, burst_test, host_counters, rises
+from duckfleet.fleet.probe_facts import RAM_TOLERANCE, ProbeFacts, facts_of, measured, shortcomings
+from duckfleet.fleet.quarantine import conclude
 from duckfleet.fleet.reach import connect, on_all
 from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
-from duckfleet.inventory.site import Duck, Expectations, Site
+from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import Store
+from duckfleet.runtime.control import ControlClient
 from duckfleet.runtime.errors import DuckLost
 from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
-RAM_TOLERANCE = 0.93
-"""Firmware and graphics take part of the RAM: a duck with less than this share of the stated amount lacks a module."""
+__all__ = ["RAM_TOLERANCE", "ProbeFacts", "ProbeOptions", "ProbeResult", "facts_of", "probe_all"]
+
 PROBES_AT_ONCE = 8
 """A probe keeps its duck's cores and memory busy; ducks of a process lab share theirs with each other and with us."""
+CONNECT_TIMEOUT_S = 5.0
+SERVING = "is serving; a probe would slow it down"
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeFacts:
-    """What placement and the roster need of a probe report. 0: the duck did not say."""
+class ProbeOptions:
+    """What is measured beyond what the duck just says. `seconds` of memory test and of sustained load each; 0: none."""
 
-    ram_bytes: int
-    num_threads: int
-    read_bandwidth_bytes_per_s: float
-    cpu: str
-    kernels: str
-    duckd_version: str = ""
+    seconds: int = 0
+    num_echoes: int = 600  # of the burst test; 0: none
+    at_once: int = PROBES_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """A duck after its probe. Verdicts: `healthy`, `degraded` (and why), `unknown` (it could not run, and why)."""
+    """A duck after its probe.
+
+    Verdicts: `healthy`, `degraded` and `quarantined` (and why), `unknown` (it could not run, and why).
+    """
 
     duck: Duck
     verdict: str
     reasons: tuple[str, ...]
     facts: ProbeFacts | None
     took_s: float
-    silent: bool = False  # nothing answered: the duck sleeps, or worse
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A probe that ran, before anything is concluded from it."""
+
+    duck: Duck
+    report: Mapping[str, Any]
+    took_s: float
 
 
 def probe_all(
@@ -51,111 +69,104 @@ def probe_all(
     store: Store,
     keys: FleetKeys | None,
     ducks: Sequence[Duck],
-    report: Callable[[ProbeResult], None] = lambda _result: None,
+    report: Callable[[Duck], None] = lambda _duck: None,
+    options: ProbeOptions = ProbeOptions(),
 ) -> list[ProbeResult]:
-    """Probe the ducks; results in the order of `ducks`, reported as they come."""
+    """Probe the ducks; results in the order of `ducks`. `report` is told of each that was measured, or failed."""
     states = {mac: row.state for mac, row in store.ducks().items()}
     results: dict[str, ProbeResult] = {}
+    taken: list[Taken] = []
     for duck, result in on_all(
-        ducks, lambda duck: probe_one(site, store, keys, duck, states[duck.mac]), at_once=PROBES_AT_ONCE
+        ducks, lambda duck: _take_probe(site, store, keys, duck, states[duck.mac], options), at_once=options.at_once
     ):
-        if isinstance(result, MachineError):
-            result = ProbeResult(duck, "unknown", (str(result),), None, 0.0)
-        results[duck.mac] = result
-        report(result)
+        if isinstance(result, Taken):
+            taken.append(result)
+        elif isinstance(result, ProbeResult):
+            results[duck.mac] = result
+        else:
+            results[duck.mac] = ProbeResult(duck, "unknown", (str(result),), None, 0.0)
+        report(duck)
+    conclusions = conclude(site, store, [one.duck for one in taken], _shortcomings(taken))
+    for one, conclusion in zip(taken, conclusions, strict=True):
+        facts = facts_of(one.report)
+        results[one.duck.mac] = ProbeResult(one.duck, conclusion.verdict, conclusion.reasons, facts, one.took_s)
     return [results[duck.mac] for duck in ducks]
 
 
-def probe_one(site: Site, store: Store, keys: FleetKeys | None, duck: Duck, state: str) -> ProbeResult:
-    """Probe one duck and write the run, its measurements and the verdict."""
+def _shortcomings(taken: Sequence[Taken]) -> dict[str, tuple[str, ...]]:
+    return {one.duck.mac: shortcomings(one.duck.expect, facts_of(one.report)) for one in taken}
+
+
+def _take_probe(
+    site: Site, store: Store, keys: FleetKeys | None, duck: Duck, state: str, options: ProbeOptions
+) -> Taken | ProbeResult:
+    """Measure one duck and keep the run; the duck is then `probing`, or in quarantine as before."""
     began, began_at_s = time.monotonic(), time.time()
     if state == "serving":
-        return ProbeResult(duck, "unknown", ("is serving; a probe would slow it down",), None, 0.0)
-    quarantined = state == "quarantined"
+        return ProbeResult(duck, "unknown", (SERVING,), None, 0.0)
     started = False
     try:
-        with connect(site, duck, keys) as client:
-            if not quarantined:
-                _take(store, duck, "answered", {"address": duck.address}, only_if_changing=True)
-                _take(store, duck, "probe_started", {"address": duck.address})
+        with connect(site, duck, keys, CONNECT_TIMEOUT_S) as client:
+            if state != "quarantined":
+                take(store, duck, "answered", {"address": duck.address}, only_if_changing=True)
+                take(store, duck, "probe_started", {"address": duck.address})
                 started = True
-            report = {**client.probe(), "identity": to_plain(client.identity())}
+            report = _measure(site, duck, client, options)
     except (MachineError, WireFormatError) as error:
         store.add_probe_run(duck.mac, began_at_s, "unknown", {}, error=str(error))
         event = "probe_unknown" if started else "went_silent"
         # A duck that refuses (other keys, another version) is there: only silence makes it lost.
         if started or (isinstance(error, DuckLost) and lifecycle.is_listed(state, event)):
-            _take(store, duck, event, {"error": str(error)})
-        silent = isinstance(error, DuckLost)
-        return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began, silent)
-    facts = facts_of(report)
-    reasons = shortcomings(duck.expect, facts)
-    store.add_probe_run(duck.mac, began_at_s, "ok", report, measured=measured(facts))
-    verdict = "degraded" if reasons else "healthy"
-    if started:
-        event = "probe_degraded" if reasons else "probe_passed"
-        _take(store, duck, event, {"reasons": list(reasons), **measured_plain(facts)})
-    return ProbeResult(duck, verdict, reasons, facts, time.monotonic() - began)
+            take(store, duck, event, {"error": str(error)})
+        return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began)
+    store.add_probe_run(duck.mac, began_at_s, "ok", report, measured=measured(report))
+    return Taken(duck, report, time.monotonic() - began)
 
 
-def _take(store: Store, duck: Duck, event: str, evidence: Mapping[str, Any], *, only_if_changing: bool = False) -> None:
+def _measure(site: Site, duck: Duck, client: ControlClient, options: ProbeOptions) -> dict[str, Any]:
+    """duckd's report with what is seen from here beside it: the burst test, and counters before and after it."""
+    identity = to_plain(client.identity())
+    if not options.num_echoes:
+        report = client.probe(memory_s=options.seconds, sustained_s=options.seconds)
+        return {**report, "identity": identity}
+    domain = site.domain(duck.domain)
+    before = client.probe(measure=False)
+    host_before = host_counters(domain.interface)
+    failure, burst = "", {}
+    try:
+        burst = burst_test(
+            (duck.address, domain.data_port),
+            lambda: _echoes(client),
+            num_echoes=options.num_echoes,
+            mtu=domain.mtu,
+        )
+    except BurstFailed as error:
+        failure = str(error)
+    host_rises = rises(host_before, host_counters(domain.interface))
+    report = client.probe(memory_s=options.seconds, sustained_s=options.seconds)
+    report = {**report, "identity": identity, "burst": burst}
+    report["load"] = {"before": before.get("nics"), "after": report.get("nics"), "host": host_rises}
+    if failure:
+        unknown = report.get("unknown")
+        report["unknown"] = [*(unknown if isinstance(unknown, list) else []), {"what": "burst", "reason": failure}]
+    return report
+
+
+def _echoes(client: ControlClient) -> tuple[int, int]:
+    """Echo requests that the duck has heard since its start, and those it has answered."""
+    data = client.stats().get("data")
+    fields = data if isinstance(data, dict) else {}
+    drops = fields.get("drops")
+    limited = drops.get("rate_limited") if isinstance(drops, dict) else None
+    answered = fields.get("echoes")
+    if not isinstance(answered, int) or not isinstance(limited, int):
+        raise BurstFailed("the duck does not count echoes")
+    return answered + limited, answered
+
+
+def take(store: Store, duck: Duck, event: str, evidence: Mapping[str, Any], *, only_if_changing: bool = False) -> None:
     if only_if_changing:
         state = store.ducks()[duck.mac].state
         if lifecycle.next_state(state, event) == state:
             return
     store.transition(duck, event, evidence, lifecycle.next_state)
-
-
-def facts_of(report: Mapping[str, Any]) -> ProbeFacts:
-    """Pick the facts out of duckd's report and identity; anything absent or of a wrong type is 0 or empty."""
-    memory = _table(report, "memory")
-    cpu = _table(report, "cpu")
-    identity = _table(report, "identity")
-    bandwidth = _table(_table(report, "measured"), "read_bandwidth")
-    return ProbeFacts(
-        ram_bytes=int(_number(memory, "total_bytes")),
-        num_threads=int(_number(identity, "num_threads")),
-        read_bandwidth_bytes_per_s=_number(bandwidth, "bytes_per_s"),
-        cpu=_text(cpu, "model"),
-        kernels=_text(identity, "kernels"),
-        duckd_version=_text(identity, "duckd_version"),
-    )
-
-
-def shortcomings(expect: Expectations, facts: ProbeFacts) -> tuple[str, ...]:
-    """Where a duck has less than the site file expects; what it did not say is not held against it."""
-    found = []
-    if expect.ram_bytes is not None and facts.ram_bytes and facts.ram_bytes < RAM_TOLERANCE * expect.ram_bytes:
-        found.append(f"has {facts.ram_bytes / 2**30:.1f} GiB of RAM, {expect.ram_bytes / 2**30:g} expected")
-    if expect.cpu is not None and facts.cpu and expect.cpu.lower() not in facts.cpu.lower():
-        found.append(f"has a {facts.cpu}, {expect.cpu} expected")
-    return tuple(found)
-
-
-def measured(facts: ProbeFacts) -> dict[str, tuple[float, str]]:
-    """The numbers worth keeping over time: name -> (value, unit)."""
-    numbers = {}
-    if facts.read_bandwidth_bytes_per_s:
-        numbers["read_bandwidth"] = (facts.read_bandwidth_bytes_per_s, "B/s")
-    if facts.ram_bytes:
-        numbers["ram"] = (float(facts.ram_bytes), "B")
-    return numbers
-
-
-def measured_plain(facts: ProbeFacts) -> dict[str, float]:
-    return {name: value for name, (value, _unit) in measured(facts).items()}
-
-
-def _table(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    inner = value.get(key)
-    return inner if isinstance(inner, dict) else {}
-
-
-def _number(value: Mapping[str, Any], key: str) -> float:
-    inner = value.get(key)
-    return float(inner) if isinstance(inner, int | float) and not isinstance(inner, bool) else 0.0
-
-
-def _text(value: Mapping[str, Any], key: str) -> str:
-    inner = value.get(key)
-    return inner if isinstance(inner, str) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from duckfleet.fleet.probing import ProbeFacts
+from duckfleet.fleet.probe_facts import ProbeFacts
 from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold

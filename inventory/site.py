@@ -16,6 +16,8 @@ DEFAULT_CONTROL_PORT = 7021
 DEFAULT_DATA_PORT = 7022
 DEFAULT_WOL_PORT = 9  # "discard", the customary port of magic packets
 TEMPLATE_FIELDS = ("name", "mac", "address", "domain", "interface", "outlet")
+EVIDENCE_FIELDS = (*TEMPLATE_FIELDS, "switch_port")
+EVIDENCE_DRIVERS = ("command", "http", "snmp", "vm-lab")
 POWER_DRIVERS = ("wol", "wol-raw", "command", "http", "person")
 
 
@@ -46,6 +48,19 @@ class PowerSource:
     cycle: str = ""
     method: str = "POST"  # of the HTTP driver
     timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSource:
+    """Who tells of a duck from outside. `target`: a command line, URL, switch or lab; it knows EVIDENCE_FIELDS."""
+
+    name: str
+    driver: str  # of EVIDENCE_DRIVERS
+    target: str
+    community: str = "public"  # of SNMP
+    watts: str = ""  # of HTTP: where in the answer the power is, as `a.b.c`
+    relay: str = ""
+    timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,7 @@ class Duck:
     outlet: str = ""
     secure_on: str = ""  # six octets, or none
     expect: Expectations = field(default_factory=Expectations)
+    switch_port: str = ""  # how the switch calls its port: the interface index, for SNMP
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,7 @@ class Site:
     ducks: tuple[Duck, ...]  # by address
     power_sources: tuple[PowerSource, ...]
     start: StartPolicy = StartPolicy()
+    evidence: tuple[EvidenceSource, ...] = ()
 
     @cached_property
     def _by_key(self) -> dict[str, Duck]:

@@ -14,7 +14,7 @@ from duckfleet.inventory import site as records
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.mac import normalise_octets, parse_mac
 from duckfleet.inventory.nodeset import expand_addresses
-from duckfleet.inventory.site import Domain, Duck, Expectations, PowerSource, Site, StartPolicy
+from duckfleet.inventory.site import Domain, Duck, EvidenceSource, Expectations, PowerSource, Site, StartPolicy
 from duckfleet.inventory.toml_lines import KeyPath, key_lines, line_of
 
 _T = TypeVar("_T")
@@ -23,16 +23,17 @@ _WRAPPERS = ("sudo", "doas", "env", "nohup", "timeout", "exec", "command")
 _HOST_COMMANDS = ("poweroff", "reboot", "halt", "shutdown", "systemctl", "loginctl", "init", "telinit", "rtcwake")
 _EXPECT_KEYS = ("ram_gib", "link_mbps", "cpu")
 _KEYS = {
-    "": ("fleet", "expect", "start", "power", "domains", "ducks"),
+    "": ("fleet", "expect", "start", "power", "evidence", "domains", "ducks"),
     "fleet": ("name", "control_port", "data_port", "wol_port", "mtu", "power"),
     "expect": _EXPECT_KEYS,
     "start": ("stagger_s", "repeats", "retry_s"),
+    "evidence": ("driver", "target", "community", "watts", "relay", "timeout_s"),
     "power": ("driver", "on", "off", "cycle", "method", "timeout_s"),
     "domains": (
         "name", "interface", "host_address", "prefix_len", "nodes", "broadcast", "mtu", "wol_port", "control_port",
         "data_port",
     ),
-    "ducks": ("mac", "name", "address", "rack", "notes", "power", "outlet", "secure_on", "expect"),
+    "ducks": ("mac", "name", "address", "rack", "notes", "power", "outlet", "secure_on", "expect", "switch_port"),
 }  # fmt: skip
 
 
@@ -136,6 +137,7 @@ class _Reader:
         power = self.power_sources()
         domains = self.domains(fleet)
         ducks = self.ducks(domains, power, fleet)
+        evidence = self.evidence_sources()
         start = self.table(("start",), "start", self.document.get("start", {}))
         policy = StartPolicy(
             self.bounded(("start",), start, "stagger_s", 0, 3600, StartPolicy().stagger_s),
@@ -145,7 +147,7 @@ class _Reader:
         name = self.get(("fleet",), fleet, "name", str, "fleet")
         if self.complaints:
             raise SiteFileError(self.complaints)
-        return Site(name, self.path, tuple(domains), tuple(ducks), tuple(power), policy)
+        return Site(name, self.path, tuple(domains), tuple(ducks), tuple(power), policy, tuple(evidence))
 
     def expectations(self, path: KeyPath, value: object) -> Expectations:
         table = self.table(path, "expect", value)
@@ -182,7 +184,35 @@ class _Reader:
             )
         return list(sources.values())
 
-    def template(self, path: KeyPath, text: str) -> None:
+    def evidence_sources(self) -> list[EvidenceSource]:
+        tables = self.document.get("evidence", {})
+        if not isinstance(tables, dict):
+            self.complain(("evidence",), tables, "must hold tables: write [evidence.NAME]")
+            return []
+        sources = []
+        for name, value in tables.items():
+            path = ("evidence", name)
+            table = self.table(path, "evidence", value)
+            driver = self.get(path, table, "driver", str)
+            if driver not in records.EVIDENCE_DRIVERS:
+                self.complain((*path, "driver"), driver, f"must be one of {', '.join(records.EVIDENCE_DRIVERS)}")
+            target = self.get(path, table, "target", str)
+            if driver in ("command", "http"):
+                self.template((*path, "target"), target, records.EVIDENCE_FIELDS)
+            sources.append(
+                EvidenceSource(
+                    name,
+                    driver,
+                    target,
+                    self.get(path, table, "community", str, "public"),
+                    self.get(path, table, "watts", str, ""),
+                    self.get(path, table, "relay", str, ""),
+                    self.bounded(path, table, "timeout_s", 0.1, 60, 5.0),
+                )
+            )
+        return sources
+
+    def template(self, path: KeyPath, text: str, allowed: tuple[str, ...] = records.TEMPLATE_FIELDS) -> None:
         """Nothing meant for a duck may run on the host: a template names its duck, and is no command about the host."""
         if not text:
             return
@@ -191,8 +221,8 @@ class _Reader:
         except ValueError as error:
             self.complain(path, text, f"cannot be filled in: {error}")
             return
-        known = ", ".join(f"{{{name}}}" for name in records.TEMPLATE_FIELDS)
-        unknown = [name for name in fields if name not in records.TEMPLATE_FIELDS]
+        known = ", ".join(f"{{{name}}}" for name in allowed)
+        unknown = [name for name in fields if name not in allowed]
         if unknown:
             self.complain(path, text, f"cannot be filled in: {{{unknown[0]}}} is not known; known: {known}")
         elif not fields:
@@ -352,6 +382,7 @@ class _Reader:
             self.get(path, table, "outlet", str, ""),
             password or "",
             common.overridden_by(self.expectations((*path, "expect"), table.get("expect", {}))),
+            self.get(path, table, "switch_port", str, ""),
         )
 
 

@@ -67,6 +67,11 @@ class Finding:
         return self.causes[0]
 
     @property
+    def is_for_want_of_evidence(self) -> bool:
+        """Whether it only says that not enough is known: nobody is kept out for that."""
+        return self.top.code == INSUFFICIENT
+
+    @property
     def tied(self) -> tuple[Cause, ...]:
         """The causes that the evidence does not tell from the first."""
         return tuple(cause for cause in self.causes if cause.weight > self.top.weight * 0.999)
@@ -98,5 +103,5 @@ class Diagnosis:
     def is_to_be_held(self) -> bool:
         """Whether automation should keep the duck out of service: not for notes, and never for want of evidence."""
         return any(
-            finding.severity >= Severity.DEGRADED and finding.top.code != INSUFFICIENT for finding in self.findings
+            finding.severity >= Severity.DEGRADED and not finding.is_for_want_of_evidence for finding in self.findings
         )

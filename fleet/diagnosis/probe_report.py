@@ -37,11 +37,18 @@ class Report:
 
     def reason(self, *prefixes: str) -> str:
         """Why the duck could not read something, in its own words."""
+        return self._said(prefixes) or f"not in the report ({prefixes[0]})"
+
+    def mentions(self, *prefixes: str) -> bool:
+        """Whether the duck tried to read it and could not; otherwise this probe did not ask for it."""
+        return bool(self._said(prefixes))
+
+    def _said(self, prefixes: tuple[str, ...]) -> str:
         for row in rows(self.values, "unknown"):
             what = words(row.get("what")) if isinstance(row, Mapping) else ""
             if any(what == prefix or what.startswith(prefix + ".") for prefix in prefixes):
                 return f"{what}: {words(row.get('reason'))}"
-        return f"not in the report ({prefixes[0]})"
+        return ""
 
 
 def meminfo(report: Report) -> Observed[Meminfo]:
@@ -105,16 +112,23 @@ def link(report: Report, mac: str) -> Observed[LinkSettings]:
     if card is None:
         return Observed(SOURCE, report.at, None, f"the report has no interface {mac}")
     settings = LinkSettings(
-        device_gone=False,
+        device_gone=card.get("device_gone") is True,
         speed_mbps=whole(card.get("speed_mbit_per_s")),
         full_duplex={"full": True, "half": False}.get(words(card.get("duplex"))),
         link=_flag(card.get("carrier")),
+        autonegotiation=_boolean(card.get("autonegotiation")),
+        offered_mbps=whole(card.get("offered_mbit_per_s")),
+        partner_mbps=whole(card.get("partner_mbit_per_s")),
         wake_supported=words(card.get("wake_supported")),
         wake_on=words(card.get("wake_on")),
     )
     if settings == LinkSettings(device_gone=False):
         return Observed(SOURCE, report.at, None, report.reason(f"nics.{words(card.get('name'))}", "nics"))
     return Observed(SOURCE, report.at, settings)
+
+
+def _boolean(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _flag(value: Any) -> bool | None:
@@ -132,20 +146,30 @@ def interfaces(report: Report, mac: str) -> Observed[tuple[Interface, ...]]:
 
 
 def counters(earlier: Report | None, later: Report, mac: str) -> Observed[CounterRises]:
-    """Rises between two probes of the same boot."""
-    before = nic_of(earlier, mac) if earlier else None
-    after = nic_of(later, mac)
+    """Rises over the burst; where none was sent, between two probes of the same boot."""
+    load = table(later.values, "load")
+    over_burst = tuple(Report({"nics": rows(load, when)}, later.at) for when in ("before", "after"))
+    before, after = (nic_of(one, mac) for one in over_burst)
+    if before is not None and after is not None:
+        earlier, later = (Report({**later.values, **one.values}, later.at) for one in over_burst)
+    else:
+        before, after = nic_of(earlier, mac) if earlier else None, nic_of(later, mac)
     if earlier is None or before is None or after is None:
         return Observed(SOURCE, later.at, None, "there is no earlier probe to compare counters with")
     if words(earlier.values.get("boot_id")) != words(later.values.get("boot_id")):
         return Observed(SOURCE, later.at, None, "it was started anew since the earlier probe")
-    first, second = _numbers(table(before, "counters")), _numbers(table(after, "counters"))
+    first, second = _all_counters(before), _all_counters(after)
     shared = first.keys() & second.keys()
     if not shared:
         return Observed(SOURCE, later.at, None, later.reason("nics"))
     return Observed(
         SOURCE, later.at, rises({name: first[name] for name in shared}, {name: second[name] for name in shared})
     )
+
+
+def _all_counters(card: Mapping[str, Any]) -> dict[str, int]:
+    """The kernel's own and the driver's; where both have a name, the driver's: it is nearer to the chip."""
+    return {**_numbers(table(card, "counters")), **_numbers(table(card, "driver_counters"))}
 
 
 def _numbers(fields: Mapping[str, Any]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from duckfleet.fleet.diagnosis import probe_report
+from duckfleet.fleet.diagnosis import probe_health, probe_report
 from duckfleet.fleet.diagnosis.look import Look, look_from_texts
 from duckfleet.fleet.diagnosis.observation import Observed
 from duckfleet.fleet.diagnosis.probe_report import Report
@@ -40,7 +40,12 @@ class Kept:
 
 
 def look_from_store(
-    duck: Duck, kept: Kept, baseline: Baseline, now_s: float, outside: Outside | None = None, interface: str = ""
+    duck: Duck,
+    kept: Kept,
+    baseline: Baseline,
+    now_s: float,
+    outside: Observed[Outside] | None = None,
+    interface: str = "",
 ) -> Look:
     """Everything that the store knows of this duck at `now_s`."""
     now = when(now_s)
@@ -54,7 +59,7 @@ def look_from_store(
         duck=identity,
         baseline=baseline,
         events=Observed("history", now, history(mine)),
-        outside=Observed("outside", now, outside) if outside else Observed.absent("outside"),
+        outside=outside or Observed.absent("outside"),
         dhcp=boot_service(duck, kept.events, now),
         rtc_readings=_first(from_texts.rtc_readings, rtc_readings(mine)),
         bandwidth=_first(from_texts.bandwidth, bandwidth_runs(kept.measurements)),
@@ -62,6 +67,11 @@ def look_from_store(
     )
     if last is None:
         return dataclasses.replace(look, meminfo=_never_probed(kept.failed_probe))
+    if probe_health.is_process(last, duck.mac):
+        shared = probe_health.SHARED
+        look = dataclasses.replace(
+            look, bandwidth=Observed.absent("bandwidth", shared), kernels=Observed.absent("kernels", shared)
+        )
     earlier = reports[-2] if len(reports) > 1 else None
     return dataclasses.replace(
         look,
@@ -71,6 +81,16 @@ def look_from_store(
         link=_first(look.link, probe_report.link(last, duck.mac)),
         interfaces=_first(look.interfaces, probe_report.interfaces(last, duck.mac)),
         counters=_first(look.counters, probe_report.counters(earlier, last, duck.mac)),
+        cmos=_first(look.cmos, probe_health.cmos(last)),
+        edac=_first(look.edac, probe_health.edac(last)),
+        machine_checks=_first(look.machine_checks, probe_health.machine_checks(last)),
+        pattern_test=_first(look.pattern_test, probe_health.pattern_test(last)),
+        burst=_first(look.burst, probe_health.burst(last)),
+        power=_first(look.power, probe_health.power(last)),
+        heat=_first(look.heat, probe_health.heat(last)),
+        frequencies=_first(look.frequencies, probe_health.frequencies(last, duck.mac)),
+        kernel_log=_first(look.kernel_log, probe_health.kernel_log(last, duck.mac)),
+        storage=_first(look.storage, probe_health.storage(last, duck.mac)),
     )
 
 
@@ -176,8 +196,9 @@ def _add(event: Event, kind: str, asks: list[DhcpAsk], files: list[BootFile], du
 
 
 def bandwidth_runs(measurements: Mapping[str, Sequence[Measurement]]) -> Observed[tuple[BandwidthRun, ...]]:
+    written = {row.at_s: row.value for row in measurements.get("write_bandwidth", ())}
     series = measurements.get("read_bandwidth", ())
-    runs = tuple(BandwidthRun(when(row.at_s), row.value, None) for row in series if row.value)
+    runs = tuple(BandwidthRun(when(row.at_s), row.value, written.get(row.at_s)) for row in series if row.value)
     return Observed("bandwidth", runs[-1].at, runs) if runs else Observed.absent("bandwidth")
 
 

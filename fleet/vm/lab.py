@@ -112,6 +112,12 @@ on = {json.dumps(duckctl + " on")}
 off = {json.dumps(duckctl + " off")}
 cycle = {json.dumps(duckctl + " cycle")}
 """
+    extra += f"""
+# What the lab's switch and power strip say of a duck, whatever the duck says.
+[evidence.lab]
+driver = "vm-lab"
+target = {json.dumps(str(folder))}
+"""
     return site_text("lab", plan.domains, plan.ducks, header=_HEADER, extra=extra)
 
 

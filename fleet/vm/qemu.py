@@ -26,7 +26,8 @@ class MachineFiles:
 
 def command(machine: VmDuck, condition: Condition, files: MachineFiles) -> list[str]:
     """The whole command line."""
-    words = ["qemu-system-x86_64", "-name", machine.name, "-machine", "q35", "-accel", "tcg,thread=multi"]
+    words = ["qemu-system-x86_64", "-name", machine.name, "-machine", "q35", "-accel", "tcg"]
+    words += ["-icount", f"shift={condition.icount_shift},sleep=on"]
     words += ["-cpu", "max", "-smp", "1", "-m", str(condition.num_modules * machine.module_mib)]
     words += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", f"file:{files.console}"]
     words += ["-rtc", f"base={condition.rtc_base or 'utc'}"]

@@ -24,7 +24,7 @@ from typing import Any
 from duckfleet.fleet.lab.ownership import ProcessId
 from duckfleet.fleet.power import magic
 from duckfleet.fleet.vm import qemu, smbios
-from duckfleet.fleet.vm.faults import SLOW_CPU_OFF_S, SLOW_CPU_ON_S, Condition, cable_commands, check_fault
+from duckfleet.fleet.vm.faults import Condition, cable_commands, check_fault
 from duckfleet.fleet.vm.network import listener_port
 from duckfleet.fleet.vm.plan import LINK_MBPS, NUM_SLOTS, VmDuck
 from duckfleet.inventory.errors import DuckfleetError, MachineError
@@ -45,7 +45,6 @@ class Machine:
     process: subprocess.Popen[bytes] | None = None
     powered_at_s: float | None = None
     num_packets: int = 0
-    stopped: bool = False  # by the slow_cpu fault, between two slices
 
 
 class Relay:
@@ -60,7 +59,6 @@ class Relay:
         self.control.bind(str(folder / SOCKET_FILE))
         self.control.listen(8)
         self.stopping = False
-        self._next_slice_s = 0.0
 
     def run(self) -> None:
         """Until SIGTERM; then switch everything off."""
@@ -76,7 +74,7 @@ class Relay:
             selector.register(wakeup_out, selectors.EVENT_READ, lambda _: os.read(wakeup_out, 4096))
             print("ready", flush=True)
             while not self.stopping:
-                for key, _ in selector.select(self._slice()):
+                for key, _ in selector.select():
                     key.data(key.fileobj)
                 self._reap()
         for machine in self.machines.values():
@@ -131,7 +129,7 @@ class Relay:
             except OSError as error:
                 self._say(f"{duck.name}: cannot be started: {error}")
                 return
-        machine.process, machine.powered_at_s, machine.stopped = process, time.time(), False
+        machine.process, machine.powered_at_s = process, time.time()
         record = ProcessId.of(process.pid)
         if record is not None:
             record.save(self.folder / f"{duck.name}.pid.json")
@@ -150,7 +148,6 @@ class Relay:
         process = machine.process
         if process is None:
             return
-        process.send_signal(signal.SIGCONT)
         process.terminate()
         try:
             process.wait(GRACE_S)
@@ -165,23 +162,6 @@ class Relay:
                 self._say(f"{machine.duck.name}: is off (ended with {code})")
                 machine.process = machine.powered_at_s = None
                 (self.folder / f"{machine.duck.name}.pid.json").unlink(missing_ok=True)
-
-    def _slice(self) -> float | None:
-        """Let slow machines run and stand in turn; returns how long until the next change, None without any."""
-        slow = [m for m in self.machines.values() if m.process is not None and (m.condition.is_slow or m.stopped)]
-        if not slow:
-            return None
-        now = time.monotonic()
-        if now < self._next_slice_s:
-            return self._next_slice_s - now
-        stop = not slow[0].stopped
-        for machine in slow:
-            if machine.process is not None:
-                machine.stopped = stop and machine.condition.is_slow
-                machine.process.send_signal(signal.SIGSTOP if machine.stopped else signal.SIGCONT)
-        wait_s = SLOW_CPU_OFF_S if stop else SLOW_CPU_ON_S
-        self._next_slice_s = now + wait_s
-        return wait_s
 
     # -- commands ---------------------------------------------------------------------------------------
 

@@ -252,10 +252,15 @@ class Store:
             )
             return _new_id(result)
 
-    def lift_holds(self, mac: str, kind: str) -> int:
-        """Lift the duck's holds of one kind and say how many there were: nothing lifts a hold of the other kind."""
+    def lift_holds(self, mac: str, kind: str, *, ids: Sequence[int] | None = None) -> int:
+        """Lift the duck's holds of one kind, or those of them with these ids, and say how many there were.
+
+        Nothing lifts a hold of the other kind.
+        """
         table = schema.holds
         mine = (table.c.mac == mac) & (table.c.kind == kind) & table.c.lifted_at_s.is_(None)
+        if ids is not None:
+            mine &= table.c.id.in_(list(ids))
         with self._write() as connection:
             values = {"lifted_by": self.actor, "lifted_at_s": self._clock()}
             return int(connection.execute(sa.update(table).where(mine).values(**values)).rowcount)

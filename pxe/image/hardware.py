@@ -45,4 +45,4 @@ SUPPORTED_NICS = (
 NETWORK_MODULES = (*sorted({nic.module for nic in SUPPORTED_NICS}), "virtio_net", "realtek")
 
 # What `duckd --probe` reads: power limits, temperatures, machine checks, memory errors; randomness for ssh in a VM.
-PROBE_MODULES = ("msr", "intel_rapl_msr", "coretemp", "x86_pkg_temp_thermal", "igen6_edac", "virtio_rng")
+PROBE_MODULES = ("msr", "intel_rapl_msr", "coretemp", "x86_pkg_temp_thermal", "igen6_edac", "nvram", "virtio_rng")

@@ -19,14 +19,21 @@ from duckfleet.runtime.wire import (
     ShutdownRequest,
     WireFormatError,
 )
-from duckfleet.runtime.wire.constants import CHUNK_HELD, MAX_HAVE, PROBE_MEASURE, SHUTDOWN_DROP_STORE
+from duckfleet.runtime.wire.constants import (
+    CHUNK_HELD,
+    MAX_HAVE,
+    PROBE_MEASURE,
+    PROBE_MEMORY,
+    PROBE_SUSTAINED,
+    SHUTDOWN_DROP_STORE,
+)
 
 from .connection import ControlConnection
 from .errors import ProtocolViolation
 from .records import Assignment, Identity, SessionConfig
 
 _PIECE_BYTES = MAX_CONTROL_PAYLOAD - 4096
-_PROBE_TIMEOUT_S = 30.0
+_PROBE_TIMEOUT_S, _QUICK_PROBE_TIMEOUT_S = 30.0, 10.0
 _CHUNK_END_S = 20.0  # and the time to hash and pack the chunk, on a duck that has better things to do
 _CHUNK_END_BYTES_PER_S = 4e6
 
@@ -115,12 +122,19 @@ class ControlClient:
         """Counters and times since duckd's start (docs/wire.md lists them)."""
         return self._json(self._request(ControlType.STATS, b"", ControlType.STATS_REPLY))
 
-    def probe(self, *, measure: bool = True) -> dict[str, Any]:
-        """What the box is; `measure` includes read bandwidth and takes part of a second."""
-        request = ProbeRequest(PROBE_MEASURE if measure else 0).pack()
-        return self._json(
-            self._request(ControlType.PROBE, request, ControlType.PROBE_REPLY, max(self._timeout_s, _PROBE_TIMEOUT_S))
-        )
+    def probe(self, *, measure: bool = True, memory_s: int = 0, sustained_s: int = 0) -> dict[str, Any]:
+        """What the box is; `measure` includes bandwidth and frequency and takes part of a second.
+
+        `memory_s` tests free memory for so long, `sustained_s` keeps all cores busy for so long to see what frequency
+        they hold; where both are given they last equally long.
+        """
+        seconds = max(memory_s, sustained_s)
+        flags = (measure or sustained_s > 0) * PROBE_MEASURE
+        flags |= (memory_s > 0) * PROBE_MEMORY | (sustained_s > 0) * PROBE_SUSTAINED
+        timeout_s = max(self._timeout_s, _PROBE_TIMEOUT_S if flags else _QUICK_PROBE_TIMEOUT_S)
+        timeout_s += 1.5 * ((memory_s > 0) + (sustained_s > 0)) * seconds
+        request = ProbeRequest(flags, seconds).pack()
+        return self._json(self._request(ControlType.PROBE, request, ControlType.PROBE_REPLY, timeout_s))
 
     def shutdown(self, *, drop_store: bool = False) -> None:
         """End the daemon; `drop_store` removes its kept chunks as well."""

@@ -139,7 +139,7 @@ int run(int argc, char** argv) {
       std::fputs(wire::layout_text().c_str(), stdout);
       return 0;
     case Command::kProbe:
-      std::puts(probe_json(true).c_str());
+      std::puts(probe_json({.speed = true, .memory_s = options.probe_seconds, .sustained_s = options.probe_seconds}).c_str());
       return 0;
     case Command::kVersion:
       std::printf("duckd %s protocol %u\n", std::string(kDuckdVersion).c_str(), wire::kVersion);

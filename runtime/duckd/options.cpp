@@ -62,6 +62,9 @@ const std::map<std::string_view, Setter>& setters() {
       {"--store", {"a directory", [](std::string_view v, Options& o) { return o.store = v, !v.empty(); }}},
       {"--fleet-key", {"a file", [](std::string_view v, Options& o) { return o.fleet_key_file = v, !v.empty(); }}},
       {"--enrolment", {"a file", [](std::string_view v, Options& o) { return o.enrolment_file = v, !v.empty(); }}},
+      {"--seconds",
+       {"of --probe: of the memory test and of the load, at most 900",
+        [](std::string_view v, Options& o) { return parse_number<unsigned>(v, 0, 900, o.probe_seconds); }}},
       {"--log-level",
        {"debug, info, warn or error", [](std::string_view v, Options& o) { return parse_log_level(v, o.log_level); }}},
   };
@@ -118,7 +121,7 @@ std::string usage() {
   std::string text =
       "duckd: holds weights, computes its slice of each FFN\n\n"
       "  duckd --bind ADDR --fleet-key FILE --enrolment FILE [options]   serve until SIGTERM\n"
-      "  duckd --probe      what this box is, as JSON\n"
+      "  duckd --probe [--seconds N]   what this box is, as JSON; with a memory test and a load of so long\n"
       "  duckd --layout     the wire layout: struct, field, offset, size\n"
       "  duckd --version\n\nOptions:\n";
   for (const auto& [name, setter] : setters()) {

@@ -26,6 +26,7 @@ struct Options {
   std::string fleet_key_file;
   std::string enrolment_file;
   bool no_auth = false;
+  unsigned probe_seconds = 0;  // of the memory test and of the sustained load of --probe; 0: neither
   LogLevel log_level = LogLevel::kInfo;
 };
 

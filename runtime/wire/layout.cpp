@@ -135,6 +135,7 @@ constexpr FieldLayout kChunkDrop[] = {
 };
 constexpr FieldLayout kProbeRequest[] = {
     DUCKFLEET_FIELD(ProbeRequest, flags),
+    DUCKFLEET_FIELD(ProbeRequest, seconds),
 };
 constexpr FieldLayout kShutdownRequest[] = {
     DUCKFLEET_FIELD(ShutdownRequest, flags),

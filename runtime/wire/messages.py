@@ -208,9 +208,10 @@ class ChunkDrop(Packed):
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest(Packed):
-    """Ask for a probe."""
+    """Ask for a probe; `seconds` of each long measurement that the flags ask for."""
 
     flags: U32 = 0
+    seconds: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)

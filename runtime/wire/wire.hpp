@@ -307,12 +307,16 @@ struct ChunkDrop {  // kChunkDrop, answered
 static_assert(sizeof(ChunkDrop) == 32);
 
 // -- probe, shutdown ----------------------------------------------------------------------------------------
-inline constexpr std::uint32_t kProbeMeasure = 1;  // ProbeRequest.flags: measure read bandwidth (takes part of a second)
+inline constexpr std::uint32_t kProbeMeasure = 1;    // ProbeRequest.flags: bandwidth and frequency (part of a second)
+inline constexpr std::uint32_t kProbeMemory = 2;     // pattern test over free memory, for `seconds`
+inline constexpr std::uint32_t kProbeSustained = 4;  // frequency under load for `seconds`, past the turbo window
+inline constexpr std::uint32_t kMaxProbeSeconds = 900;
 
 struct ProbeRequest {
   std::uint32_t flags;
+  std::uint32_t seconds;  // of each long measurement that is asked for
 };
-static_assert(sizeof(ProbeRequest) == 4);
+static_assert(sizeof(ProbeRequest) == 8);
 
 inline constexpr std::uint32_t kShutdownDropStore = 1;  // ShutdownRequest.flags: remove the chunks under --store
 

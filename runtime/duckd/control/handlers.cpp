@@ -233,7 +233,14 @@ Answer ControlHandlers::chunk_drop(std::span<const std::byte> payload) {
 Answer ControlHandlers::probe(std::span<const std::byte> payload) {
   wire::ProbeRequest request;
   if (!wire::take_only(payload, request)) return refuse(wrong_length("probe"));
-  return json(ControlType::kProbeReply, duck_.probe_json((request.flags & wire::kProbeMeasure) != 0));
+  if (request.seconds > wire::kMaxProbeSeconds) {
+    return refuse({ErrorCode::kMalformed, "a probe of " + std::to_string(request.seconds) + " s is too long"});
+  }
+  const auto asked = [&](std::uint32_t flag) { return (request.flags & flag) != 0; };
+  return json(ControlType::kProbeReply,
+              duck_.probe_json({.speed = asked(wire::kProbeMeasure),
+                                .memory_s = asked(wire::kProbeMemory) ? request.seconds : 0,
+                                .sustained_s = asked(wire::kProbeSustained) ? request.seconds : 0}));
 }
 
 Answer ControlHandlers::shutdown(std::span<const std::byte> payload) {

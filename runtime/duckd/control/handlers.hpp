@@ -16,6 +16,7 @@
 #include "digest.hpp"
 #include "page_buffer.hpp"
 #include "placement.hpp"
+#include "probe.hpp"
 
 namespace duckfleet::duckd {
 
@@ -25,7 +26,7 @@ struct DuckContext {
   Placement& placement;
   Counters& counters;
   std::function<std::string()> stats_json;
-  std::function<std::string(bool measure)> probe_json;
+  std::function<std::string(const probe::Measuring&)> probe_json;
   std::function<void()> shut_down;
   std::uint64_t instance = 0;
   std::uint16_t num_threads = 0, num_cpus = 0, data_port = 0;

@@ -1,7 +1,10 @@
-// CPU, memory, clock, temperatures: from /proc and /sys.
+// CPU, memory, clock: from /proc and /sys.
+#include <fcntl.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
-#include <filesystem>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 #include <string>
 
@@ -9,7 +12,6 @@
 #include "report.hpp"
 
 namespace duckfleet::duckd::probe {
-namespace fs = std::filesystem;
 namespace {
 
 // "key<spaces>:<spaces>value" lines up to an empty one.
@@ -34,6 +36,21 @@ Json words(const std::string& text) {
   return list;
 }
 
+// The firmware's own verdict at power-on (IBM AT technical reference, register 0Eh): the first byte of /dev/nvram. The
+// other registers are the kernel's to read; whoever touches the index port beside it may write into the wrong one.
+Json cmos_diagnostic(Report& report) {
+  const int file = open("/dev/nvram", O_RDONLY | O_CLOEXEC);
+  unsigned char status = 0;
+  const bool read_it = file >= 0 && read(file, &status, 1) == 1;
+  const std::string reason = std::strerror(errno);
+  if (file >= 0) close(file);
+  if (!read_it) {
+    report.unknown("clock.diagnostic_status", "/dev/nvram: " + reason);
+    return nullptr;
+  }
+  return static_cast<unsigned>(status);
+}
+
 }  // namespace
 
 void add_cpu(Report& report) {
@@ -54,6 +71,8 @@ void add_cpu(Report& report) {
   cpu["num_allowed"] = allowed_cpus().size();
   cpu["max_khz"] = number_or_null("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
   cpu["governor"] = line_or_null("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  cpu["online"] = line_or_null("/sys/devices/system/cpu/online");
+  report.took("cpu", "/proc/cpuinfo, /sys/devices/system/cpu");
   report.values["cpu"] = std::move(cpu);
 }
 
@@ -74,6 +93,7 @@ void add_memory(Report& report) {
   } else {
     report.unknown("memory", reason);
   }
+  report.took("memory", "/proc/meminfo");
   report.values["memory"] = std::move(memory);
 }
 
@@ -91,21 +111,10 @@ void add_clock(Report& report) {
   clock["since_epoch_s"] = number_or_null("/sys/class/rtc/rtc0/since_epoch");
   clock["name"] = line_or_null("/sys/class/rtc/rtc0/name");
   clock["set_system_clock"] = line_or_null("/sys/class/rtc/rtc0/hctosys");
+  clock["diagnostic_status"] = cmos_diagnostic(report);
+  report.took("clock", "/proc/driver/rtc, /sys/class/rtc/rtc0");
   if (clock["since_epoch_s"].is_null()) report.unknown("clock.rtc", "/sys/class/rtc/rtc0/since_epoch cannot be read");
   report.values["clock"] = std::move(clock);
-}
-
-void add_temperatures(Report& report) {
-  Json zones = Json::array();
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator("/sys/class/thermal", failure)) {
-    if (!entry.path().filename().string().starts_with("thermal_zone")) continue;
-    const Json milli = number_or_null(entry.path() / "temp");
-    zones.push_back({{"type", line_or_null(entry.path() / "type")},
-                     {"celsius", milli.is_null() ? Json(nullptr) : Json(milli.get<double>() / 1000)}});
-  }
-  if (zones.empty()) report.unknown("temperatures", "no readable thermal zone under /sys/class/thermal");
-  report.values["temperatures"] = std::move(zones);
 }
 
 }  // namespace duckfleet::duckd::probe

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ethtool.hpp"
 #include "report.hpp"
 
 namespace duckfleet::duckd::probe {
@@ -42,7 +43,7 @@ void add_network(Report& report) {
     Json speed = number_or_null(path / "speed");
     if (speed.is_number() && speed.get<std::int64_t>() < 0) speed = nullptr;  // the driver's "unknown"
     if (speed.is_null()) report.unknown("nics." + name + ".speed", "the driver reports none (no link, or a virtual interface)");
-    list.push_back({{"name", name},
+    Json card = {{"name", name},
                     {"mac", line_or_null(path / "address")},
                     {"driver", driver(path)},
                     {"operstate", line_or_null(path / "operstate")},
@@ -51,9 +52,12 @@ void add_network(Report& report) {
                     {"speed_mbit_per_s", speed},
                     {"duplex", line_or_null(path / "duplex")},
                     {"mtu", number_or_null(path / "mtu")},
-                    {"counters", counters(path / "statistics")}});
+                    {"counters", counters(path / "statistics")}};
+    add_driver(report, name, card);
+    list.push_back(std::move(card));
   }
   if (failure) report.unknown("nics", "/sys/class/net: " + failure.message());
+  report.took("nics", "/sys/class/net");
   report.values["nics"] = std::move(list);
 }
 

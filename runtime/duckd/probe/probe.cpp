@@ -30,20 +30,32 @@ void add_system(probe::Report& report) {
 
 }  // namespace
 
-std::string probe_json(bool measure) {
+std::string probe_json(const probe::Measuring& measuring) {
   probe::Report report;
   report.values["duckd"] = {{"version", kDuckdVersion}, {"protocol", wire::kVersion}};
   report.values["started_at_s"] = now_s(CLOCK_REALTIME);
+  const double started_s = now_s(CLOCK_BOOTTIME);
   add_system(report);
   probe::add_cpu(report);
   probe::add_memory(report);
   probe::add_board(report);
   probe::add_clock(report);
   probe::add_network(report);
-  probe::add_temperatures(report);
-  if (measure) probe::add_read_bandwidth(report);
-  report.values["finished_at_s"] = now_s(CLOCK_REALTIME);  // a clock that was set meanwhile shows here
-  if (!report.values.contains("unknown")) report.values["unknown"] = probe::Json::array();
+  probe::add_heat(report, "heat");
+  probe::add_errors(report);
+  probe::add_power_limits(report);
+  probe::add_storage(report);
+  if (measuring.speed) {
+    probe::add_bandwidth(report);
+    probe::add_frequency(report, measuring.sustained_s);
+    probe::add_heat(report, "heat_loaded");
+  }
+  if (measuring.memory_s != 0) probe::add_pattern_test(report, measuring.memory_s);
+  probe::add_kernel_log(report);  // last: what the load made it say is in it
+  report.values["finished_at_s"] = now_s(CLOCK_REALTIME);
+  // A clock that was set meanwhile shows here: the clock since boot is nobody's to set.
+  report.values["took_s"] = now_s(CLOCK_BOOTTIME) - started_s;
+  report.list_nulls();
   // Firmware strings are whatever the vendor wrote: bytes that are no UTF-8 become U+FFFD.
   return report.values.dump(-1, ' ', false, probe::Json::error_handler_t::replace);
 }

@@ -4,9 +4,10 @@
 
 #include <string>
 
+#include "report.hpp"
+
 namespace duckfleet::duckd {
 
-// `measure` adds read bandwidth and takes part of a second.
-std::string probe_json(bool measure);
+std::string probe_json(const probe::Measuring& measuring);
 
 }  // namespace duckfleet::duckd

@@ -7,8 +7,56 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <ctime>
+#include <vector>
 
 namespace duckfleet::duckd::probe {
+
+namespace {
+
+// `nics.enp1s0.speed`: members of a list by their name where they have one.
+std::string child(const std::string& path, const Json& parent, const std::string& key, std::size_t index) {
+  if (!parent.is_array()) return path.empty() ? key : path + "." + key;
+  for (const char* name : {"name", "locator", "path", "type"}) {
+    if (parent[index].is_object() && parent[index].contains(name) && parent[index][name].is_string()) {
+      return path + "." + parent[index][name].get<std::string>();
+    }
+  }
+  return path + "." + std::to_string(index);
+}
+
+bool is_told(const Json& unknown, const std::string& path) {
+  for (const Json& entry : unknown) {
+    const auto& what = entry["what"].get_ref<const std::string&>();
+    if (path == what || path.starts_with(what + ".")) return true;
+  }
+  return false;
+}
+
+void find_nulls(const Json& value, const std::string& path, std::vector<std::string>& found) {
+  if (value.is_null()) found.push_back(path);
+  if (!value.is_structured()) return;
+  std::size_t index = 0;
+  for (const auto& item : value.items()) find_nulls(item.value(), child(path, value, item.key(), index++), found);
+}
+
+}  // namespace
+
+void Report::list_nulls() {
+  if (!values.contains("unknown")) values["unknown"] = Json::array();
+  std::vector<std::string> nulls;
+  find_nulls(values, "", nulls);
+  for (const std::string& path : nulls) {
+    if (!is_told(values["unknown"], path)) unknown(path, "its source is not there, or gives nothing");
+  }
+}
+
+void Report::took(std::string what, std::string source) {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double at_s = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+  values["sources"].push_back({{"what", std::move(what)}, {"source", std::move(source)}, {"at_s", at_s}});
+}
 
 std::optional<std::string> read_file(const std::string& path, std::string& reason) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -112,6 +112,7 @@ void add_board(Report& report) {
                       {"part_number", module.part_number},
                       {"serial", module.serial}});
     }
+    report.took("memory.modules", "/sys/firmware/dmi/tables/DMI");
     report.values["memory"]["modules"] = std::move(list);
   } else {
     report.values["memory"]["modules"] = nullptr;
@@ -123,6 +124,7 @@ void add_board(Report& report) {
     board[name] = line_or_null(std::string("/sys/class/dmi/id/") + name);
     if (board[name].is_null()) report.unknown(std::string("board.") + name, "/sys/class/dmi/id cannot be read");
   }
+  report.took("board", "/sys/class/dmi/id");
   report.values["board"] = std::move(board);
 }
 

@@ -1,5 +1,6 @@
 """One lab of virtual ducks for all tests that boot: started once, taken down at the end whatever happened."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from duckfleet.fleet import lifecycle
 from duckfleet.fleet.vm import lab, network
 from duckfleet.inventory.sitefile import load_site
 from duckfleet.inventory.store import Store
@@ -70,6 +72,22 @@ class VirtualLab:
         """The log of one duck."""
         with closing(self._store()) as store:
             return store.events([self.duck(name).mac])
+
+    def cut(self, *names: str) -> None:
+        """Pull the plug, and write it down as `duckctl off` would."""
+        with closing(self._store()) as store:
+            for name in names:
+                self.duckctl("lab", "power", name, "off")
+                store.transition(self.duck(name), "power_cut", {"how": "strip"}, lifecycle.next_state)
+
+    def explain(self, name: str) -> dict:
+        """What `duckctl explain` says of one duck."""
+        return json.loads(self.duckctl("explain", name, "--json", code=None))
+
+    def findings(self, name: str) -> dict[str, list[str]]:
+        """Its findings, worst first: code -> causes, most likely first."""
+        found = self.explain(name)["findings"]
+        return {finding["code"]: [cause["code"] for cause in finding["causes"]] for finding in found}
 
     def inside(self, work):
         """Run `work` in a thread that stands where the ducks are."""

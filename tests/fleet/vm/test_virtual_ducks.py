@@ -18,6 +18,7 @@ from duckfleet.fleet.lab.ownership import processes_of_lab
 from duckfleet.fleet.vm import network
 
 BIOS_DUCK, UEFI_DUCK, DEAF_DUCK, FORGETFUL_DUCK = "duck1101", "duck1102", "duck1103", "duck1104"
+RUNNING = ("up", "healthy", "degraded")
 
 
 def steps(events) -> list[str]:
@@ -38,11 +39,23 @@ def in_order(expected: list[str], found: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def booted(virtual_lab):
-    """The BIOS and the UEFI duck, up. The UEFI duck comes up with a dead battery and a module that is not seated."""
+    """The BIOS and the UEFI duck, up. The UEFI duck comes up with a dead battery and a module that is not seated.
+
+    The tests of diagnosis, which come before, leave them so.
+    """
     for fault in ("default_rtc", "missing_dimm"):
         virtual_lab.duckctl("lab", "fault", UEFI_DUCK, fault)
     virtual_lab.duckctl("boot", BIOS_DUCK, UEFI_DUCK, "--wait", "--timeout", "150")
     return virtual_lab
+
+
+def last_start(lab, duck: str):
+    """The log of one duck since it was last woken."""
+    events = lab.events(duck)
+    begin = max(index for index, event in enumerate(events) if event.kind == "wake_sent" and event.to_state == "waking")
+    while begin and events[begin - 1].kind == "wake_sent":  # rounds of packets are one start
+        begin -= 1
+    return events[begin:]
 
 
 FILES = ["script_sent", "file_sent vmlinuz", "file_sent base.img", "file_sent duckd.img", "file_sent site.img"]
@@ -50,15 +63,15 @@ SYSTEM = ["dhcp_request system", "dhcp_lease system", "answered"]
 
 
 def test_a_bios_duck_boots_in_the_right_order(booted):
-    assert booted.state_of(BIOS_DUCK) == "up"
-    found = steps(booted.events(BIOS_DUCK))
+    assert booted.state_of(BIOS_DUCK) in RUNNING
+    found = steps(last_start(booted, BIOS_DUCK))
     expected = ["wake_sent", "dhcp_request ipxe", "dhcp_lease ipxe", *FILES, *SYSTEM]
     assert in_order(expected, found), found
 
 
 def test_a_uefi_duck_boots_in_the_right_order(booted):
-    assert booted.state_of(UEFI_DUCK) == "up"
-    found = steps(booted.events(UEFI_DUCK))
+    assert booted.state_of(UEFI_DUCK) in RUNNING
+    found = steps(last_start(booted, UEFI_DUCK))
     # The firmware's own PXE fetches iPXE, which then asks anew, and is not given itself again.
     firmware = ["dhcp_request firmware", "dhcp_lease firmware", "tftp_sent snponly.efi"]
     expected = ["wake_sent", *firmware, "dhcp_request ipxe", "dhcp_lease ipxe", *FILES, *SYSTEM]
@@ -71,7 +84,7 @@ def report(lab, duck: str, stage: str):
     """The image's own report; it may come a moment after the duck answers."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for event in lab.events(duck):
+        for event in last_start(lab, duck):
             if event.kind == "reported" and event.evidence["stage"] == stage:
                 return event.evidence
         time.sleep(0.3)
@@ -224,6 +237,8 @@ def test_a_tiny_model_is_placed_and_streams_tokens(booted, tmp_path):
 
 def test_dead_cmos_and_no_wol_are_lost_in_bounded_time_with_their_evidence(virtual_lab):
     lab = virtual_lab
+    if any(port.powered for name, port in lab.ports().items() if name in (FORGETFUL_DUCK, DEAF_DUCK)):
+        lab.cut(FORGETFUL_DUCK, DEAF_DUCK)
     lab.duckctl("lab", "fault", FORGETFUL_DUCK, "dead_cmos")
     lab.duckctl("lab", "fault", DEAF_DUCK, "no_wol")
     lab.duckctl("boot", FORGETFUL_DUCK, DEAF_DUCK, "--wait", "--timeout", "15", code=3)
@@ -240,6 +255,12 @@ def test_dead_cmos_and_no_wol_are_lost_in_bounded_time_with_their_evidence(virtu
     assert (forgetful.powered, forgetful.link_mbps) == (True, 2500)
     assert (deaf.powered, deaf.link_mbps) == (False, 0)
     assert deaf.num_magic_packets > 0
+    # It woke and never asked: the battery, or the boot order that went with it, and nothing else.
+    (causes,) = lab.findings(FORGETFUL_DUCK).values()
+    assert causes[0] == "dead_cmos_battery" and causes[1] == "boot_order"
+    # Fed, off, and deaf.
+    (causes,) = lab.findings(DEAF_DUCK).values()
+    assert causes[0] == "wol_disabled"
 
 
 def test_what_the_power_strip_can_do(virtual_lab):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -251,7 +253,20 @@ def test_probe(keyed_duck: DuckProcess) -> None:
         assert probe["memory"]["total_bytes"] > probe["memory"]["available_bytes"] > 0
         assert probe["kernel"]["release"] == os.uname().release
         assert all({"what", "reason"} == set(entry) for entry in probe["unknown"])
-        assert control.probe()["measured"]["read_bandwidth"]["bytes_per_s"] > 1e8
+        measured = control.probe()["measured"]
+    for way in ("read", "write"):
+        assert measured[f"{way}_bandwidth"]["bytes_per_s"] > 1e8
+    if {"avx2", "fma"} <= set(probe["cpu"]["flags"]):
+        assert all(mhz > 0 for sample in measured["frequency"]["samples"] for mhz in sample["mhz"])
+
+
+def nulls(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if value is None:
+        yield path
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from nulls(inner, (*path, key))
+    for inner in value if isinstance(value, list) else ():
+        yield from nulls(inner, (*path, str(inner.get("name") or inner.get("locator") or inner.get("path"))))
 
 
 def test_probe_from_the_command_line() -> None:
@@ -260,9 +275,48 @@ def test_probe_from_the_command_line() -> None:
     names = {p.name for p in Path("/sys/class/net").iterdir() if p.is_dir()} - {"lo"}
     assert {nic["name"] for nic in probe["nics"]} == names
     # Whatever is null is said to be unknown, with a reason, and nothing is left out in silence.
-    for part in ("board",):
-        for key, value in probe[part].items():
-            assert value is not None or any(entry["what"] == f"{part}.{key}" for entry in probe["unknown"])
+    told = [entry["what"] for entry in probe["unknown"]]
+    for path in nulls(probe):
+        assert any(".".join(path).startswith(what) for what in told), path
+    # Each part says where it was read, and when: in order, by the clock since boot.
+    sources = {entry["what"]: entry for entry in probe["sources"]}
+    assert {"cpu", "memory", "clock", "storage", "nics"} <= set(sources)
+    times = [entry["at_s"] for entry in probe["sources"]]
+    assert times == sorted(times) and all(entry["source"] for entry in sources.values())
+    assert abs(probe["finished_at_s"] - probe["started_at_s"] - probe["took_s"]) < 60
+
+
+def test_counters_of_the_driver_itself() -> None:
+    """A veth's driver tells the index of its peer among its counters."""
+    with veth() as name:
+        out = subprocess.run([str(c.duckd_path()), "--probe"], check=True, capture_output=True, text=True).stdout
+        peer = int((Path("/sys/class/net") / f"{name}p" / "ifindex").read_text())
+    (card,) = [nic for nic in json.loads(out)["nics"] if nic["name"] == name]
+    assert card["driver_counters"]["peer_ifindex"] == peer
+    assert card["device_gone"] is False and card["driver_version"]
+
+
+@contextlib.contextmanager
+def veth() -> Iterator[str]:
+    name = f"dk{os.getpid() % 100000}"
+    try:
+        subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}p"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "link", "delete", name], check=False)
+
+
+def test_memory_test_over_the_wire(keyed_duck: DuckProcess) -> None:
+    with keyed_duck.control() as control:
+        probe = control.probe(measure=False, memory_s=1)
+        test = probe.get("memory_test")
+        if test is None:  # a machine too busy to do one pattern in the time says so
+            assert any(entry["what"] == "memory_test" for entry in probe["unknown"])
+            return
+        assert test["num_errors"] == 0 and test["errors"] == []
+        assert test["tested_bytes"] > 1 << 20 and set(test["patterns"]) <= {
+            "address", "random", "moving_inversions", "walking_ones"
+        }  # fmt: skip
 
 
 def test_stats_counts_by_kind(keyed_duck: DuckProcess) -> None:

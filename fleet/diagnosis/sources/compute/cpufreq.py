@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckfleet.fleet.diagnosis.observation import Unreadable
@@ -38,7 +39,6 @@ def parse(text: str) -> Frequencies:
     if sustained <= 0:
         raise Unreadable("reads 0 MHz")
     first = rows[0][1]
-    settled = next((at_s for at_s, mhz in rows if mhz <= 1.03 * sustained), None) if sustained < 0.97 * first else None
     return Frequencies(
         settings.get("governor", ""),
         {"0": True, "1": False}.get(settings.get("no_turbo", "")),
@@ -46,8 +46,15 @@ def parse(text: str) -> Frequencies:
         count_of(settings.get("online", "")),
         first,
         sustained,
-        settled,
+        settled_at(rows, sustained),
     )
+
+
+def settled_at(rows: Sequence[tuple[float, float]], sustained_mhz: float) -> int | None:
+    """When the clock, that began higher, first was down at what it sustains; None: it began there."""
+    if sustained_mhz >= 0.97 * rows[0][1]:
+        return None
+    return next((int(at_s) for at_s, mhz in rows if mhz <= 1.03 * sustained_mhz), None)
 
 
 def count_of(online: str) -> int | None:

@@ -27,7 +27,11 @@ class Burst:
 
 def parse(text: str) -> Burst:
     """Raises `Unreadable` when nothing was sent or the report says that it could not run."""
-    report = json_object(text)
+    return from_json(json_object(text))
+
+
+def from_json(report: Mapping[str, Any]) -> Burst:
+    """Raises `Unreadable` when nothing was sent."""
     to_duck, from_duck = _lost(table(report, "to_duck")), _lost(table(report, "from_duck"))
     if to_duck is None or from_duck is None:
         raise Unreadable("sent nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from duckfleet.fleet.diagnosis.observation import Unreadable
 from duckfleet.fleet.diagnosis.sources.raw import hexadecimal, json_object, rows, whole
@@ -37,10 +38,14 @@ def parse(text: str) -> PatternTest:
         raise Unreadable("is no report of the pattern test")
     if tested <= 0:
         raise Unreadable("tested nothing")
-    errors = []
-    for row in rows(report, "errors"):
-        fields = row if isinstance(row, dict) else {}
-        address, expected, got = (hexadecimal(str(fields.get(key, ""))) for key in ("address", "expected", "got"))
-        if address is not None and expected is not None and got is not None and expected != got:
-            errors.append(WrongBits(address, expected ^ got))
-    return PatternTest(tested, tuple(errors), tuple(str(name) for name in rows(report, "patterns")))
+    errors = tuple(wrong for row in rows(report, "errors") if (wrong := wrong_bits(row)))
+    return PatternTest(tested, errors, tuple(str(name) for name in rows(report, "patterns")))
+
+
+def wrong_bits(row: Any) -> WrongBits | None:
+    """An entry of the list of errors: address, expected, got, in hexadecimal."""
+    fields = row if isinstance(row, dict) else {}
+    address, expected, got = (hexadecimal(str(fields.get(key, ""))) for key in ("address", "expected", "got"))
+    if address is None or expected is None or got is None or expected == got:
+        return None
+    return WrongBits(address, expected ^ got)

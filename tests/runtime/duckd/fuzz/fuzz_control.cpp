@@ -28,7 +28,7 @@ struct Duck {
                       .placement = placement,
                       .counters = counters,
                       .stats_json = [] { return std::string("{}"); },
-                      .probe_json = [](bool) { return std::string("{}"); },
+                      .probe_json = [](const duckfleet::duckd::probe::Measuring&) { return std::string("{}"); },
                       .shut_down = [] {},
                       .kernels = "none",
                       .version = "0",

@@ -13,6 +13,7 @@
 #include "counters.hpp"
 #include "digest.hpp"
 #include "options.hpp"
+#include "pattern_test.hpp"
 #include "smbios.hpp"
 
 namespace {
@@ -152,6 +153,40 @@ void memory_modules() {
   }
 }
 
+// Damages one word after each pattern was written: a cell that does not hold its bit.
+struct Damage {
+  std::size_t index;
+  std::uint64_t stuck_at_one;
+
+  void operator()(std::span<std::uint64_t> words) const { words[index] |= stuck_at_one; }
+};
+
+void patterns_find_what_does_not_hold() {
+  std::vector<std::uint64_t> memory(40000);
+  const std::span<std::uint64_t> words(memory);
+  const auto later = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  const auto good = probe::test_patterns(words, later);
+  CHECK(good.num_errors == 0 && good.errors.empty());
+  CHECK(good.tested_bytes == words.size_bytes() && good.patterns.size() == 4);
+  for (const std::size_t index : {std::size_t{0}, std::size_t{12345}, words.size() - 1}) {
+    for (const unsigned bit : {0u, 17u, 63u}) {
+      const std::uint64_t stuck = std::uint64_t{1} << bit;
+      const auto bad = probe::test_patterns(words, later, Damage{index, stuck});
+      CHECK(bad.num_errors != 0 && bad.errors.size() == bad.num_errors);
+      for (const auto& wrong : bad.errors) {
+        CHECK(wrong.address == &words[index] && (wrong.expected ^ wrong.got) == stuck);
+      }
+    }
+  }
+  // An address line that is not connected: two halves are the same cells.
+  const auto mirrored = probe::test_patterns(words, later, [](std::span<std::uint64_t> all) {
+    for (std::size_t i = 0; i < all.size() / 2; ++i) all[i] = all[i + all.size() / 2];
+  });
+  CHECK(mirrored.num_errors > 10000 && mirrored.errors.size() == probe::kMaxListed);
+  const auto late = probe::test_patterns(words, std::chrono::steady_clock::now());
+  CHECK(late.tested_bytes == 0 && late.patterns.empty());
+}
+
 }  // namespace
 
 int main() {
@@ -161,4 +196,5 @@ int main() {
   cpu_lists();
   digests_in_hex();
   memory_modules();
+  patterns_find_what_does_not_hold();
 }
