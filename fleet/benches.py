@@ -29,6 +29,7 @@ BENCHES = {
     "decode": "duckfleet.fleet.bench.decode",
     "boot": "duckfleet.fleet.bench.boot",
     "restart": "duckfleet.fleet.bench.restart",
+    "probe": "duckfleet.fleet.bench.probe",
 }
 """Name -> module with the function `rows`. Loaded by the composition root only when its bench is asked for."""
 

@@ -28,6 +28,9 @@ def probe(
     seconds: Annotated[
         int, typer.Option(min=0, max=900, help="Test free memory, and keep all cores busy, for so long each.")
     ] = 0,
+    ssh: Annotated[
+        bool, typer.Option("--ssh", help="Ask the box's own tools over ssh too, where its daemon says less or nothing.")
+    ] = False,
     at_once: Annotated[int, typer.Option(min=1, max=64, help="How many ducks are measured at a time.")] = 8,
     json: Json = False,
 ) -> None:
@@ -49,7 +52,7 @@ def probe(
         def report(_duck: Duck) -> None:
             progress.advance(task)
 
-        options = ProbeOptions(seconds=seconds, at_once=at_once)
+        options = ProbeOptions(seconds=seconds, at_once=at_once, ssh_dir=fleet.keys_dir if ssh else None)
         results = probe_all(fleet.site, fleet.known_store, fleet.keys, chosen, report, options)
     if json:
         console.print_json([_probe_json(result) for result in results])

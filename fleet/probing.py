@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from duckfleet.fleet import lifecycle
 from duckfleet.fleet.burst import BurstFailed, burst_test, host_counters, rises
+from duckfleet.fleet.errors import DuckUnreachable
 from duckfleet.fleet.probe_facts import RAM_TOLERANCE, ProbeFacts, facts_of, measured, shortcomings
 from duckfleet.fleet.quarantine import conclude
 from duckfleet.fleet.reach import connect, on_all
+from duckfleet.fleet.ssh_texts import collect
 from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
@@ -38,6 +41,7 @@ class ProbeOptions:
 
     seconds: int = 0
     num_echoes: int = 600  # of the burst test; 0: none
+    ssh_dir: Path | None = None  # where the ssh key is: ask the box's own tools too
     at_once: int = PROBES_AT_ONCE
 
 
@@ -105,6 +109,7 @@ def _take_probe(
     if state == "serving":
         return ProbeResult(duck, "unknown", (SERVING,), None, 0.0)
     started = False
+    texts, shell_error = _texts(duck, options)
     try:
         with connect(site, duck, keys, CONNECT_TIMEOUT_S) as client:
             if state != "quarantined":
@@ -113,14 +118,30 @@ def _take_probe(
                 started = True
             report = _measure(site, duck, client, options)
     except (MachineError, WireFormatError) as error:
-        store.add_probe_run(duck.mac, began_at_s, "unknown", {}, error=str(error))
+        said = {"error": str(error)} | ({"ssh": shell_error or "ok"} if options.ssh_dir else {})
+        if texts:  # its daemon is silent, its tools are not
+            store.add_probe_run(duck.mac, began_at_s, "ok", {"texts": texts})
+        else:
+            store.add_probe_run(duck.mac, began_at_s, "unknown", {}, error=str(error))
         event = "probe_unknown" if started else "went_silent"
         # A duck that refuses (other keys, another version) is there: only silence makes it lost.
         if started or (isinstance(error, DuckLost) and lifecycle.is_listed(state, event)):
-            take(store, duck, event, {"error": str(error)})
+            take(store, duck, event, said)
         return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began)
+    if texts:
+        report["texts"] = texts
     store.add_probe_run(duck.mac, began_at_s, "ok", report, measured=measured(report))
     return Taken(duck, report, time.monotonic() - began)
+
+
+def _texts(duck: Duck, options: ProbeOptions) -> tuple[dict[str, str], str]:
+    """What the box's own tools say over ssh, and why not."""
+    if options.ssh_dir is None:
+        return {}, ""
+    try:
+        return collect(duck, options.ssh_dir), ""
+    except DuckUnreachable as error:
+        return {}, str(error)
 
 
 def _measure(site: Site, duck: Duck, client: ControlClient, options: ProbeOptions) -> dict[str, Any]:

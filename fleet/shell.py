@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,11 +63,23 @@ class DuckShell:
     ) -> None:
         self._client.close()
 
-    def run(self, command: str) -> str:
-        """Its standard output. Raises when it ends with anything but 0."""
+    def run(self, command: str, *, timeout_s: float | None = None) -> str:
+        """Its standard output. Raises when it ends with anything but 0, or does not end in time."""
+        limit_s = timeout_s or self._timeout_s
+        until = time.monotonic() + limit_s
         with self._mapped():
-            _, out, err = self._client.exec_command(command, timeout=self._timeout_s)
-            text = bytes(out.read(MAX_OUTPUT_BYTES)).decode(errors="replace")
+            _, out, err = self._client.exec_command(command, timeout=limit_s)
+            parts, size = [], 0
+            # The channel's own time-out is for silence: a command that keeps talking is bounded here.
+            while (part := out.channel.recv(1 << 16)) and (size := size + len(part)) <= MAX_OUTPUT_BYTES:
+                parts.append(part)
+                if time.monotonic() > until:
+                    raise TimeoutError(f"`{command}` did not end in {limit_s:g} s")
+            text = b"".join(parts).decode(errors="replace")
+            if part:
+                return text  # as much of it as anybody reads
+            if not out.channel.status_event.wait(max(0.0, until - time.monotonic())):
+                raise TimeoutError(f"`{command}` did not end in {limit_s:g} s")
             code = out.channel.recv_exit_status()
         if code != 0:
             said = err.read(4096).decode(errors="replace").strip() or text.strip()[-200:] or "nothing"

@@ -34,7 +34,7 @@ def look_at(source: EvidenceSource, duck: Duck, domain: Domain) -> Part:
         return DRIVERS[source.driver](source, duck, domain)
     except EvidenceError as error:
         raise EvidenceError(f"[evidence.{source.name}] of duck {duck.name}: {error}") from error
-    except (OSError, ValueError, DuckfleetError) as error:
+    except (OSError, ValueError, LookupError, DuckfleetError) as error:
         raise EvidenceError(f"[evidence.{source.name}] of duck {duck.name}: {error or type(error).__name__}") from error
 
 

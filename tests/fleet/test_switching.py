@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,9 @@ from duckfleet.fleet.lab.ownership import boot_id
 from duckfleet.fleet.switching import guarded, is_own_address
 from duckfleet.fleet.trust import make_keys
 from tests.fleet.network import Network, is_possible, network
+from tests.fleet.ssh_box import OTHER_BOOT, ssh_box
 
 needs_root = pytest.mark.skipif(not is_possible(), reason="network and mount namespaces need root")
-
-OTHER_BOOT = "11111111-2222-3333-4444-555555555555"
-
-# A duck: an ssh server in a namespace where home, poweroff and the kernel's boot id are its own.
-DUCK = """
-set -e
-mount --make-rprivate /
-mount --bind {box}/root /root
-mount --bind {box}/poweroff /usr/sbin/poweroff
-mount --bind {box}/poweroff /usr/sbin/reboot
-[ -z "{boot_id}" ] || mount --bind {box}/boot_id /proc/sys/kernel/random/boot_id
-exec dropbear -F -E -s -r {box}/host_key -p 10.21.1.101:22 -P {box}/pid
-"""
 
 SWITCH = """
 import json, sys
@@ -61,34 +48,6 @@ def state(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@contextmanager
-def duck(net: Network, state: Path, boot: str) -> Iterator[Path]:
-    """A running ssh server; yields the folder in which its poweroff leaves a mark."""
-    box = state / "box"
-    (box / "root/.ssh").mkdir(parents=True)
-    box.chmod(0o755)
-    (box / "root").chmod(0o700)
-    (box / "root/.ssh").chmod(0o700)
-    shutil.copy(state / "keys/ssh_ed25519.pub", box / "root/.ssh/authorized_keys")
-    (box / "poweroff").write_text(f"#!/bin/sh\necho $0 >> {box}/mark\n")
-    (box / "poweroff").chmod(0o755)
-    (box / "boot_id").write_text(boot + "\n")
-    subprocess.run(["dropbearkey", "-t", "ed25519", "-f", box / "host_key"], check=True, capture_output=True)
-    script = DUCK.format(box=box, boot_id=boot)
-    server = subprocess.Popen(
-        ["ip", "netns", "exec", net.segments[0].namespace, "unshare", "-m", "sh", "-c", script],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stderr is not None
-    assert "Not backgrounding" in server.stderr.readline()
-    try:
-        yield box
-    finally:
-        server.terminate()
-        server.wait()
-
-
 def switch(net: Network, state: Path, action: str, by: str = "auto", power: str = "wol") -> tuple[bool, str, list[str]]:
     done = net.python(SWITCH, str(state), action, by, power)
     assert done.returncode == 0, done.stderr
@@ -101,7 +60,7 @@ def switch(net: Network, state: Path, action: str, by: str = "auto", power: str 
     ("action", "command", "event"), [("off", "poweroff", "power_cut"), ("reboot", "reboot", "reboot_sent")]
 )
 def test_another_kernel_is_told_to_go_down(net: Network, state: Path, action: str, command: str, event: str) -> None:
-    with duck(net, state, OTHER_BOOT) as box:
+    with ssh_box(net, state, OTHER_BOOT) as box:
         assert switch(net, state, action) == (True, f"told to {command} by ssh", [event])
         assert (box / "mark").read_text().strip().endswith(command)
 
@@ -109,7 +68,7 @@ def test_another_kernel_is_told_to_go_down(net: Network, state: Path, action: st
 @needs_root
 @pytest.mark.parametrize("action", ["off", "reboot"])
 def test_this_hosts_own_kernel_is_never_told_to(net: Network, state: Path, action: str) -> None:
-    with duck(net, state, "") as box:
+    with ssh_box(net, state, "") as box:
         ok, detail, kinds = switch(net, state, action, by="ssh")
         assert not ok
         assert "this host's own kernel" in detail
@@ -119,11 +78,11 @@ def test_this_hosts_own_kernel_is_never_told_to(net: Network, state: Path, actio
 
 @needs_root
 def test_a_box_with_another_host_key_is_refused_and_a_plug_still_helps(net: Network, state: Path) -> None:
-    with duck(net, state, OTHER_BOOT) as box:
+    with ssh_box(net, state, OTHER_BOOT) as box:
         assert switch(net, state, "off")[0]
         (box / "mark").unlink()
     shutil.rmtree(state / "box")
-    with duck(net, state, OTHER_BOOT) as box:
+    with ssh_box(net, state, OTHER_BOOT) as box:
         ok, detail, _ = switch(net, state, "off")
         assert not ok
         assert "another host key" in detail

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from duckfleet.fleet.probe_facts import measured
 from duckfleet.inventory.store import Store
 
 NUM_DUCKS = 5
@@ -59,7 +60,8 @@ def report(i: int) -> dict[str, Any]:
 
 
 def probe(store: Store, i: int, values: dict[str, Any], read_bytes_per_s: float = 22e9) -> None:
-    store.add_probe_run(mac(i), NOW_S, "ok", values, measured={"read_bandwidth": (read_bytes_per_s, "B/s")})
+    numbers = {**measured(values), "read_bandwidth": (read_bytes_per_s, "B/s")}
+    store.add_probe_run(mac(i), NOW_S, "ok", values, measured=numbers)
 
 
 def fresh_clock(values: dict[str, Any]) -> dict[str, Any]:
