@@ -117,7 +117,7 @@ void add_bandwidth(Report& report) {
   const Json available = report.values["memory"].value("available_bytes", Json(nullptr));
   if (!available.is_number()) return unknown("available memory is not known");
   // Far from every cache, and far from what the box has left.
-  const std::size_t total = std::min<std::size_t>(kMaxTotalBytes, available.get<std::size_t>() / 4);
+  const std::size_t total = std::min<std::size_t>(kMaxTotalBytes, available.get<std::size_t>() / 16);
   const std::size_t thread_bytes = total / num_threads / 64 * 64;
   if (thread_bytes < kMinThreadBytes) return unknown("less than 8 MiB of memory a core is free to measure with");
   const auto rates = measure(num_threads, thread_bytes);

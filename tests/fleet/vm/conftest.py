@@ -102,13 +102,13 @@ class VirtualLab:
 
 @pytest.fixture(scope="session")
 def virtual_lab(tmp_path_factory):
-    """Four virtual ducks, all off: duck1101 and duck1103 have a BIOS, duck1102 and duck1104 UEFI."""
+    """Five virtual ducks, all off: duck1101, duck1103 and duck1105 have a BIOS, duck1102 and duck1104 UEFI."""
     if os.geteuid() != 0:
         pytest.skip("needs root: network namespace, bridge and taps")
     root = tmp_path_factory.mktemp("vm")
     made = VirtualLab(root / "state", root)
     try:
-        made.duckctl("lab", "up", "--vm", "--ducks", "4")
+        made.duckctl("lab", "up", "--vm", "--ducks", "5")
         yield made
     finally:
         made.duckctl("lab", "down", code=None)

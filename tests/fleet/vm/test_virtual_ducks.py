@@ -245,7 +245,7 @@ def test_dead_cmos_and_no_wol_are_lost_in_bounded_time_with_their_evidence(virtu
     ports = lab.ports()
     for name in (FORGETFUL_DUCK, DEAF_DUCK):
         assert lab.state_of(name) == "lost"
-        events = lab.events(name)
+        events = last_start(lab, name)
         timed_out = events[-1]
         assert (timed_out.kind, timed_out.from_state) == ("timed_out", "waking")
         assert timed_out.evidence["limit_s"] == 15

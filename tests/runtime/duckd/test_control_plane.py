@@ -265,7 +265,7 @@ def nulls(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
         yield path
     for key, inner in value.items() if isinstance(value, dict) else ():
         yield from nulls(inner, (*path, key))
-    for inner in value if isinstance(value, list) else ():
+    for inner in filter(lambda one: isinstance(one, dict), value) if isinstance(value, list) else ():
         yield from nulls(inner, (*path, str(inner.get("name") or inner.get("locator") or inner.get("path"))))
 
 
