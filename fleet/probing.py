@@ -17,7 +17,7 @@ from duckfleet.fleet.burst import BurstFailed, burst_test, host_counters, rises
 from duckfleet.fleet.errors import DuckUnreachable
 from duckfleet.fleet.probe_facts import RAM_TOLERANCE, ProbeFacts, facts_of, measured, shortcomings
 from duckfleet.fleet.quarantine import conclude
-from duckfleet.fleet.reach import connect, on_all
+from duckfleet.fleet.reach import connect, on_all, told_host_key
 from duckfleet.fleet.ssh_texts import collect
 from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
@@ -109,7 +109,7 @@ def _take_probe(
     if state == "serving":
         return ProbeResult(duck, "unknown", (SERVING,), None, 0.0)
     started = False
-    texts, shell_error = _texts(duck, options)
+    texts, shell_error = _texts(duck, options, told_host_key(site, duck, keys) if options.ssh_dir else "")
     try:
         with connect(site, duck, keys, CONNECT_TIMEOUT_S) as client:
             if state != "quarantined":
@@ -134,12 +134,12 @@ def _take_probe(
     return Taken(duck, report, time.monotonic() - began)
 
 
-def _texts(duck: Duck, options: ProbeOptions) -> tuple[dict[str, str], str]:
+def _texts(duck: Duck, options: ProbeOptions, host_key: str) -> tuple[dict[str, str], str]:
     """What the box's own tools say over ssh, and why not."""
     if options.ssh_dir is None:
         return {}, ""
     try:
-        return collect(duck, options.ssh_dir), ""
+        return collect(duck, options.ssh_dir, host_key=host_key), ""
     except DuckUnreachable as error:
         return {}, str(error)
 

@@ -27,6 +27,18 @@ def identify(site: Site, duck: Duck, keys: FleetKeys | None, timeout_s: float = 
         return client.identity()
 
 
+def told_host_key(site: Site, duck: Duck, keys: FleetKeys | None) -> str:
+    """The ssh host key that the duck's daemon states under the fleet's keys; empty: none, or it is silent."""
+    if keys is None:
+        return ""
+    try:
+        with connect(site, duck, keys) as client:
+            said = client.probe(measure=False).get("ssh_host_key")
+    except (MachineError, WireFormatError):
+        return ""
+    return said if isinstance(said, str) else ""
+
+
 def on_all(
     ducks: Sequence[Duck], work: Callable[[Duck], _T], *, at_once: int = MAX_AT_ONCE
 ) -> Iterator[tuple[Duck, _T | MachineError]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,23 +25,34 @@ KNOWN_HOSTS = "known_hosts"
 class DuckShell:
     """Commands on one duck, as root, each bounded in time. Every failure is a `DuckUnreachable` that names the duck.
 
-    A duck's host key is pinned when it is first seen (file `known_hosts` beside the keys); another one is refused.
+    `host_key` ("ssh-ed25519 AAAA…") is what the duck's daemon said under the fleet's keys: only that is taken, and
+    is pinned from then on, for a box that makes itself a new one at each start. Without it the key pinned before
+    counts (file `known_hosts` beside the keys), and another one is refused; the first that is ever seen is pinned.
     """
 
     def __init__(
-        self, duck: Duck, keys_dir: Path, *, port: int = 22, user: str = "root", timeout_s: float = 10.0
+        self,
+        duck: Duck,
+        keys_dir: Path,
+        *,
+        port: int = 22,
+        user: str = "root",
+        timeout_s: float = 10.0,
+        host_key: str = "",
     ) -> None:
         self._duck = duck
         self._timeout_s = timeout_s
         with self._mapped():
-            self._client = self._connect(keys_dir, port, user)
+            self._client = self._connect(keys_dir, port, user, host_key)
 
-    def _connect(self, keys_dir: Path, port: int, user: str) -> paramiko.SSHClient:
+    def _connect(self, keys_dir: Path, port: int, user: str, host_key: str) -> paramiko.SSHClient:
         import paramiko
 
         client = paramiko.SSHClient()
         known = keys_dir / KNOWN_HOSTS
         known.touch(mode=0o600, exist_ok=True)
+        if host_key:
+            pin(known, self._duck.address if port == 22 else f"[{self._duck.address}]:{port}", host_key)
         client.load_host_keys(str(known))
         client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
         client.connect(
@@ -112,3 +125,26 @@ class DuckShell:
             raise DuckUnreachable(f"{where}: it does not take the fleet's ssh key; boot it from our image") from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise DuckUnreachable(f"{where}: {str(error) or type(error).__name__}") from error
+
+
+_pinning = threading.Lock()
+
+
+def pin(known_hosts: Path, name: str, host_key: str) -> None:
+    """Put this key in place of any that was pinned for `name`. A text that is no key changes nothing."""
+    import paramiko
+
+    entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{name} {host_key}")
+    if entry is None or entry.key is None:
+        return
+    with _pinning:
+        pinned = paramiko.HostKeys(str(known_hosts))
+        if pinned.check(name, entry.key):
+            return
+        if name in pinned:
+            del pinned[name]
+        pinned.add(name, entry.key.get_name(), entry.key)
+        scratch = known_hosts.with_name(f".{known_hosts.name}.{os.getpid()}")
+        pinned.save(str(scratch))
+        scratch.chmod(0o600)
+        scratch.replace(known_hosts)

@@ -37,11 +37,13 @@ TIMED_OUT = "probe: timed out"
 FIND_INTERFACE = "grep -ilx {mac} /sys/class/net/*/address"
 
 
-def collect(duck: Duck, keys_dir: Path, *, port: int = 22, budget_s: float = BUDGET_S) -> dict[str, str]:
+def collect(
+    duck: Duck, keys_dir: Path, *, port: int = 22, budget_s: float = BUDGET_S, host_key: str = ""
+) -> dict[str, str]:
     """By file name. Raises `DuckUnreachable` where there is no shell; a command that fails is a text that says so."""
     until = time.monotonic() + budget_s
     texts = {}
-    with DuckShell(duck, keys_dir, port=port, timeout_s=COMMAND_TIMEOUT_S) as shell:
+    with DuckShell(duck, keys_dir, port=port, timeout_s=COMMAND_TIMEOUT_S, host_key=host_key) as shell:
         interface = _interface(shell, duck)
         for name, command in COMMANDS.items():
             if "{interface}" in command and not interface:

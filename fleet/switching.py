@@ -19,7 +19,7 @@ from duckfleet.fleet.errors import DuckUnreachable, PowerError, PowerUnsupported
 from duckfleet.fleet.lab.ownership import boot_id
 from duckfleet.fleet.power.drivers import power_of
 from duckfleet.fleet.power.person import Ask, nobody
-from duckfleet.fleet.reach import connect, identify, on_all
+from duckfleet.fleet.reach import connect, identify, on_all, told_host_key
 from duckfleet.fleet.shell import DuckShell
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
@@ -109,7 +109,7 @@ class Switch:
 
     def _by_ssh(self, duck: Duck, action: str) -> str:
         ours = boot_id()
-        with DuckShell(duck, self.ssh_dir) as shell:
+        with DuckShell(duck, self.ssh_dir, host_key=told_host_key(self.site, duck, self.keys)) as shell:
             theirs = shell.run("cat /proc/sys/kernel/random/boot_id").strip()
             if theirs == ours or not theirs:
                 raise PowerError(

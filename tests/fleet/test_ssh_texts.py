@@ -99,3 +99,49 @@ def test_another_host_key_and_a_silent_box_are_refused_by_name(net: Network, sta
     assert said["error"] == "DuckUnreachable" and "another host key" in said["text"]
     said = collect(net, state, mac)
     assert said["error"] == "DuckUnreachable" and "duck ann" in said["text"]
+
+
+PIN = """
+import sys
+from pathlib import Path
+from duckfleet.fleet.shell import DuckShell
+from duckfleet.inventory.site import Duck
+state, host_key = sys.argv[1:]
+duck = Duck("00:e0:4c:00:00:01", "ann", "10.21.1.101", "d1")
+try:
+    with DuckShell(duck, Path(state) / "keys", host_key=host_key) as shell:
+        print(shell.run("echo well").strip())
+except Exception as error:
+    print(error)
+"""
+
+
+def host_key(state: Path) -> str:
+    import subprocess
+
+    path = state / "box/host_key"
+    shown = subprocess.run(["dropbearkey", "-y", "-f", path], check=True, capture_output=True, text=True).stdout
+    return next(" ".join(line.split()[:2]) for line in shown.splitlines() if line.startswith("ssh-"))
+
+
+def test_a_host_key_that_the_daemon_vouches_for_replaces_the_one_pinned(net: Network, state: Path) -> None:
+    import shutil
+
+    for started in ("first", "anew"):
+        shutil.rmtree(state / "box", ignore_errors=True)
+        with ssh_box(net, state, OTHER_BOOT):
+            key = host_key(state)
+            assert net.python(PIN, str(state), key).stdout == "well\n", started
+            assert net.python(PIN, str(state), "").stdout == "well\n", started  # it is the pinned one now
+    with ssh_box_again(net, state):
+        assert "another host key" in net.python(PIN, str(state), key).stdout  # vouched for another: refused
+        assert "another host key" in net.python(PIN, str(state), "rubbish").stdout
+    known = state / "keys/known_hosts"
+    assert len(known.read_text().splitlines()) == 1 and known.stat().st_mode & 0o777 == 0o600
+
+
+def ssh_box_again(net: Network, state: Path):
+    import shutil
+
+    shutil.rmtree(state / "box")
+    return ssh_box(net, state, OTHER_BOOT)

@@ -44,6 +44,7 @@ std::string probe_json(const probe::Measuring& measuring) {
   probe::add_heat(report, "heat");
   probe::add_errors(report);
   probe::add_power_limits(report);
+  probe::add_ssh_host_key(report);
   probe::add_storage(report);
   if (measuring.speed) {
     probe::add_bandwidth(report);

@@ -53,6 +53,7 @@ void add_heat(Report& report, const char* key);  // temperatures and throttle co
 void add_errors(Report& report);                 // error correction, machine checks
 void add_power_limits(Report& report);
 void add_storage(Report& report);
+void add_ssh_host_key(Report& report);
 void add_kernel_log(Report& report);
 void add_bandwidth(Report& report);
 void add_frequency(Report& report, unsigned seconds);  // 0: part of one

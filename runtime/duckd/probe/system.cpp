@@ -16,7 +16,25 @@ constexpr int kReadAll = 3;  // SYSLOG_ACTION_READ_ALL, syslog(2)
 constexpr std::size_t kMaxLogBytes = 1u << 20;
 constexpr std::size_t kKeptLogBytes = 96u << 10;  // its end; the whole report must fit one frame
 
+// Type and key of an OpenSSH public key file, without its comment.
+std::string key_of(std::string_view line) {
+  const auto space = line.find(' ');
+  return std::string(line.substr(0, space == std::string_view::npos ? space : line.find(' ', space + 1)));
+}
+
 }  // namespace
+
+// The host pins it: this daemon speaks under the fleet's keys, an ssh server does not.
+void add_ssh_host_key(Report& report) {
+  report.values["ssh_host_key"] = nullptr;
+  for (const char* path : {"/run/duckfleet/ssh_host_key.pub", "/etc/ssh/ssh_host_ed25519_key.pub"}) {
+    if (const auto line = read_line(path); line && !line->empty()) {
+      report.took("ssh_host_key", path);
+      report.values["ssh_host_key"] = key_of(*line);
+      return;
+    }
+  }
+}
 
 void add_storage(Report& report) {
   Json list = Json::array();

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from duckfleet.fleet import lifecycle
 from duckfleet.fleet.vm import lab, network
 from duckfleet.inventory.sitefile import load_site
 from duckfleet.inventory.store import Store
@@ -72,13 +71,6 @@ class VirtualLab:
         """The log of one duck."""
         with closing(self._store()) as store:
             return store.events([self.duck(name).mac])
-
-    def cut(self, *names: str) -> None:
-        """Pull the plug, and write it down as `duckctl off` would."""
-        with closing(self._store()) as store:
-            for name in names:
-                self.duckctl("lab", "power", name, "off")
-                store.transition(self.duck(name), "power_cut", {"how": "strip"}, lifecycle.next_state)
 
     def explain(self, name: str) -> dict:
         """What `duckctl explain` says of one duck."""

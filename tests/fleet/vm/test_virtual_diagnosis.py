@@ -53,7 +53,7 @@ def faulty(clean):
     for name, faults in ((HALF, ("missing_dimm", "default_rtc")), (SLOW, ("slow_cpu",)), (NARROW, ("slow_link",))):
         for fault in faults:
             clean.duckctl("lab", "fault", name, fault)
-    clean.cut(SLOW, NARROW)
+    clean.duckctl("off", SLOW, NARROW)
     clean.duckctl("boot", HALF, SLOW, NARROW, *BOOT)
     for _ in range(2):
         verdicts = probe(clean, STEADY, HALF, SLOW, NARROW)

@@ -237,8 +237,8 @@ def test_a_tiny_model_is_placed_and_streams_tokens(booted, tmp_path):
 
 def test_dead_cmos_and_no_wol_are_lost_in_bounded_time_with_their_evidence(virtual_lab):
     lab = virtual_lab
-    if any(port.powered for name, port in lab.ports().items() if name in (FORGETFUL_DUCK, DEAF_DUCK)):
-        lab.cut(FORGETFUL_DUCK, DEAF_DUCK)
+    if lab.ports()[DEAF_DUCK].powered:
+        lab.duckctl("off", DEAF_DUCK)  # its ssh server has another host key than before it was started anew
     lab.duckctl("lab", "fault", FORGETFUL_DUCK, "dead_cmos")
     lab.duckctl("lab", "fault", DEAF_DUCK, "no_wol")
     lab.duckctl("boot", FORGETFUL_DUCK, DEAF_DUCK, "--wait", "--timeout", "15", code=3)
