@@ -26,7 +26,7 @@ NUM_SINGLE = 48  # one at a time, for the round trips
 WINDOW = 32  # echoes under way at once
 PAYLOAD_BYTES = 1024
 LOST_AFTER_S = 0.1  # a place in the window is given to the next; the echo still counts when it comes
-QUIET_S = 1.5  # and after so long without any, none will
+QUIET_S = 3.0  # and after so long without any, none will: a duck may have been kept off its core
 ERROR_COUNTERS = ("rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_dropped", "rx_missed_errors", "tx_errors",
                   "tx_dropped", "collisions")  # fmt: skip
 Counted = Callable[[], tuple[int, int]]  # echoes that the duck has heard, and answered
@@ -142,13 +142,13 @@ def _largest(run: _Run, mtu: int) -> int | None:
 
 
 def _passes(run: _Run, size: int) -> bool:
-    numbers = []
-    for attempt in range(TRIES):
+    numbers: list[int] = []
+    for wait_s in (*(0.05 * (1 + attempt) for attempt in range(TRIES)), QUIET_S):
         number = run.send(size - IP_UDP_BYTES - DataHeader.num_bytes())
         if number is None:
             return False
         numbers.append(number)
-        deadline = time.monotonic() + 0.05 * (attempt + 1)
+        deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
             run.receive(deadline - time.monotonic())
             if any(number in run.trips_us for number in numbers):
