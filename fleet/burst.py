@@ -88,14 +88,16 @@ class _Run:
         self.trips_us[header.sequence] = (now_ns - self.sent_ns[header.sequence]) / 1000
 
 
-def burst_test(address: tuple[str, int], counted: Counted, *, num_echoes: int, mtu: int) -> dict[str, Any]:
+def burst_test(
+    address: tuple[str, int], counted: Counted, *, num_echoes: int, mtu: int, quiet_s: float = QUIET_S
+) -> dict[str, Any]:
     """Run it against the data plane at `address`; what `diagnosis.sources.link.burst` reads.
 
     Raises `BurstFailed` where nothing comes back at all; what `counted` raises passes through.
     """
     with _socket(address) as sock:
         run = _Run(sock)
-        passed = _largest(run, mtu)
+        passed = _largest(run, mtu, quiet_s)
         if passed is None:
             raise BurstFailed(f"no answer to echoes at UDP port {address[1]}")
         run = _Run(sock)
@@ -104,7 +106,7 @@ def burst_test(address: tuple[str, int], counted: Counted, *, num_echoes: int, m
         single = min(NUM_SINGLE, num_echoes)
         _send_window(run, single, 1, payload_bytes)
         _send_window(run, num_echoes, WINDOW, payload_bytes)
-        _wait_for_late(run)
+        _wait_for_late(run, quiet_s)
         heard, answered = counted()
     sent = len(run.sent_ns)
     trips = sorted(run.trips_us[number] for number in range(single) if number in run.trips_us)
@@ -131,19 +133,19 @@ def _socket(address: tuple[str, int]) -> Iterator[socket.socket]:
             raise BurstFailed(f"UDP {address[0]}:{address[1]}: {error.strerror or error}") from error
 
 
-def _largest(run: _Run, mtu: int) -> int | None:
+def _largest(run: _Run, mtu: int, quiet_s: float) -> int | None:
     """The largest IP packet of SIZES and `mtu`, at most that, which came back whole; None: not even the smallest."""
     best = None
     for size in sorted({size for size in (*SIZES, mtu) if size <= mtu}):
-        if not _passes(run, size):
+        if not _passes(run, size, quiet_s):
             break
         best = size
     return best
 
 
-def _passes(run: _Run, size: int) -> bool:
+def _passes(run: _Run, size: int, quiet_s: float) -> bool:
     numbers: list[int] = []
-    for wait_s in (*(0.05 * (1 + attempt) for attempt in range(TRIES)), QUIET_S):
+    for wait_s in (*(0.05 * (1 + attempt) for attempt in range(TRIES)), quiet_s):
         number = run.send(size - IP_UDP_BYTES - DataHeader.num_bytes())
         if number is None:
             return False
@@ -170,11 +172,11 @@ def _send_window(run: _Run, up_to: int, window: int, payload_bytes: int) -> None
         under_way = {n: late_s for n, late_s in under_way.items() if n not in run.trips_us and late_s > now_s}
 
 
-def _wait_for_late(run: _Run) -> None:
-    until = time.monotonic() + QUIET_S
+def _wait_for_late(run: _Run, quiet_s: float) -> None:
+    until = time.monotonic() + quiet_s
     while len(run.trips_us) < len(run.sent_ns) and time.monotonic() < until:
         if run.receive(until - time.monotonic()):
-            until = time.monotonic() + QUIET_S
+            until = time.monotonic() + quiet_s
 
 
 def _way(sent: int, received: int) -> dict[str, int]:

@@ -73,9 +73,11 @@ def counted(duck: DuckProcess) -> tuple[int, int]:
     return data["echoes"] + data["drops"]["rate_limited"], data["echoes"]
 
 
-def result_of(duck: DuckProcess, to_duck: Fate = once, from_duck: Fate = once, num_echoes: int = 200) -> dict[str, Any]:
+def result_of(
+    duck: DuckProcess, to_duck: Fate = once, from_duck: Fate = once, num_echoes: int = 200, quiet_s: float = 3.0
+) -> dict[str, Any]:
     with relay((duck.address, DATA_PORT), to_duck, from_duck) as address:
-        return burst_test(address, lambda: counted(duck), num_echoes=num_echoes, mtu=1500)
+        return burst_test(address, lambda: counted(duck), num_echoes=num_echoes, mtu=1500, quiet_s=quiet_s)
 
 
 def test_a_good_link_loses_nothing(duck: DuckProcess) -> None:
@@ -88,9 +90,9 @@ def test_a_good_link_loses_nothing(duck: DuckProcess) -> None:
 
 
 def test_a_loss_is_told_by_its_direction(duck: DuckProcess) -> None:
-    there = from_json(result_of(duck, to_duck=lambda number, _: int(number % 5 != 4)))
+    there = from_json(result_of(duck, to_duck=lambda number, _: int(number % 5 != 4), quiet_s=0.5))
     assert 0.15 < there.lost_to_duck < 0.25 and there.lost_from_duck == 0
-    back = from_json(result_of(duck, from_duck=lambda number, _: int(number % 5 != 4)))
+    back = from_json(result_of(duck, from_duck=lambda number, _: int(number % 5 != 4), quiet_s=0.5))
     assert 0.15 < back.lost_from_duck < 0.25 and back.lost_to_duck == 0
     assert back.mtu_passed == 1500  # a frame that is lost at times still passes
 
@@ -102,14 +104,14 @@ def test_frames_that_come_twice_are_counted(duck: DuckProcess) -> None:
 
 
 def test_large_frames_that_do_not_pass(duck: DuckProcess) -> None:
-    result = result_of(duck, to_duck=lambda _, datagram: int(len(datagram) + 28 <= 1400))
+    result = result_of(duck, to_duck=lambda _, datagram: int(len(datagram) + 28 <= 1400), quiet_s=0.1)
     assert result["mtu_passed"] == 1280
     assert result["to_duck"]["received"] == 200  # and the burst goes on with what fits
 
 
 def test_silence_is_a_failure_and_no_loss(duck: DuckProcess) -> None:
     with pytest.raises(BurstFailed, match="no answer"):
-        result_of(duck, to_duck=lambda *_: 0)
+        result_of(duck, to_duck=lambda *_: 0, quiet_s=0.1)
 
 
 def test_a_port_where_nobody_listens_is_a_failure(duck: DuckProcess) -> None:
