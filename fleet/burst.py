@@ -49,8 +49,13 @@ class _Run:
     def send(self, payload_bytes: int) -> int | None:
         """The number of the echo; None where this host itself may not send so much at once."""
         number = len(self.sent_ns)
-        size = {"message_bytes": payload_bytes, "fragment_bytes": payload_bytes}
-        header = DataHeader(kind=DataKind.ECHO, key_id=self.nonce, sequence=number, **size)
+        header = DataHeader(
+            kind=DataKind.ECHO,
+            message_bytes=payload_bytes,
+            fragment_bytes=payload_bytes,
+            key_id=self.nonce,
+            sequence=number,
+        )
         datagram = header.pack() + bytes(payload_bytes)
         self.sent_ns[number] = time.perf_counter_ns()
         try:

@@ -85,7 +85,7 @@ def _table(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _number(value: Mapping[str, Any], key: str) -> float:
     inner = value.get(key)
-    return float(inner) if _is_number(inner) else 0.0
+    return float(inner) if inner is not None and _is_number(inner) else 0.0
 
 
 def _is_number(value: Any) -> bool:
