@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,3 +146,32 @@ def ssh_box_again(net: Network, state: Path):
 
     shutil.rmtree(state / "box")
     return ssh_box(net, state, OTHER_BOOT)
+
+
+def test_a_box_whose_daemon_is_silent_is_asked_by_ssh(net: Network, state: Path) -> None:
+    """Its tools are read, and that they answer says what is wrong: the box is there, its daemon is not."""
+    from contextlib import closing
+
+    from duckfleet.fleet import lifecycle
+    from duckfleet.inventory.sitefile import load_site
+    from duckfleet.inventory.store import Store
+
+    segment = net.segments[0]
+    site = state / "duckfleet.toml"
+    site.write_text(
+        f'[[domains]]\nname = "d1"\ninterface = "{segment.interface}"\nhost_address = "10.21.1.1"\n'
+        f'nodes = "10.21.1.101"\n\n[[ducks]]\nmac = "{far_mac(net)}"\naddress = "10.21.1.101"\nname = "ann"\n'
+    )
+    (duck,) = load_site(site).ducks
+    with closing(Store(f"sqlite:///{state / 'fleet.db'}")) as store:
+        store.transition(duck, "answered", {}, lifecycle.next_state)
+    duckctl = [sys.executable, "-m", "duckfleet.fleet.cli", "--state", str(state), "--site", str(site)]
+    with ssh_box(net, state, OTHER_BOOT):
+        (probed,) = json.loads(net.on_host(*duckctl, "probe", "--ssh", "--json").stdout)
+    assert probed["verdict"] == "unknown" and "ann" in probed["reasons"][0]
+    with closing(Store(f"sqlite:///{state / 'fleet.db'}")) as store:
+        (run,) = store.probes(duck.mac)
+        assert store.ducks()[duck.mac].evidence["ssh"] == "ok"
+    assert run.outcome == "ok" and "MemTotal" in run.report["texts"]["meminfo.txt"]
+    said = json.loads(net.on_host(*duckctl, "explain", "ann", "--json").stdout)
+    assert said["findings"][0]["code"] == "daemon_gone" and said["top_cause"] == "duckd_crashed"
