@@ -17,7 +17,8 @@ from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import Store
 from duckfleet.inventory.store.records import Measurement, ProbeRun
 
-MEASUREMENTS = ("read_bandwidth", "write_bandwidth", "avx2_mhz", "package_temp_c", "rtt_us_p50")
+MEASUREMENTS = ("read_bandwidth", "write_bandwidth", "avx2_mhz", "package_temp_c", "rtt_us_p50",
+                "kernel.e4m3_gemv", "kernel.fp9_gemv")  # fmt: skip
 NUM_RUNS = 5  # of each measurement
 NUM_EVENTS = 400  # of the duck
 NUM_RECENT = 1000  # of all, for what the boot service told of its neighbours

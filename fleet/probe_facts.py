@@ -9,6 +9,8 @@ from typing import Any
 
 from duckfleet.inventory.site import Expectations
 
+KERNEL_PREFIX = "kernel."
+"""Measurements of kernels are called by it and the kernel's name."""
 RAM_TOLERANCE = 0.93
 """Firmware and graphics take part of the RAM: a duck with less than this share of the stated amount lacks a module."""
 
@@ -62,7 +64,15 @@ def measured(report: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
         "package_temp_c": (_package_c(_table(report, "heat_loaded")), "°C"),
         "rtt_us_p50": (_number(_table(_table(report, "burst"), "rtt_us"), "p50"), "us"),
     }
+    for name, figures in _table(_table(rates, "kernels"), "gb_per_s").items():
+        numbers[f"{KERNEL_PREFIX}{name}"] = (_later_median(figures), "GB/s")
     return {name: (value, unit) for name, (value, unit) in numbers.items() if value > 0}
+
+
+def _later_median(figures: Any) -> float:
+    """Of the later half: the first seconds are the turbo's."""
+    values = [float(value) for value in figures if _is_number(value)] if isinstance(figures, list) else []
+    return statistics.median(values[len(values) // 2 :]) if values else 0.0
 
 
 def _avx2_mhz(frequency: Mapping[str, Any]) -> float:

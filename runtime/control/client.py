@@ -126,13 +126,13 @@ class ControlClient:
         """What the box is; `measure` includes bandwidth and frequency and takes part of a second.
 
         `memory_s` tests free memory for so long, `sustained_s` keeps all cores busy for so long to see what frequency
-        they hold; where both are given they last equally long.
+        they hold, and for so long again with the kernels; where both are given they last equally long.
         """
         seconds = max(memory_s, sustained_s)
         flags = (measure or sustained_s > 0) * PROBE_MEASURE
         flags |= (memory_s > 0) * PROBE_MEMORY | (sustained_s > 0) * PROBE_SUSTAINED
         timeout_s = max(self._timeout_s, _PROBE_TIMEOUT_S if flags else _QUICK_PROBE_TIMEOUT_S)
-        timeout_s += 1.5 * ((memory_s > 0) + (sustained_s > 0)) * seconds
+        timeout_s += 1.5 * ((memory_s > 0) + 2 * (sustained_s > 0)) * seconds
         request = ProbeRequest(flags, seconds).pack()
         return self._json(self._request(ControlType.PROBE, request, ControlType.PROBE_REPLY, timeout_s))
 

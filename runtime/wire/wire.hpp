@@ -309,7 +309,7 @@ static_assert(sizeof(ChunkDrop) == 32);
 // -- probe, shutdown ----------------------------------------------------------------------------------------
 inline constexpr std::uint32_t kProbeMeasure = 1;    // ProbeRequest.flags: bandwidth and frequency (part of a second)
 inline constexpr std::uint32_t kProbeMemory = 2;     // pattern test over free memory, for `seconds`
-inline constexpr std::uint32_t kProbeSustained = 4;  // frequency under load for `seconds`, past the turbo window
+inline constexpr std::uint32_t kProbeSustained = 4;  // frequency, then kernels, for `seconds` each: past the turbo window
 inline constexpr std::uint32_t kMaxProbeSeconds = 900;
 
 struct ProbeRequest {

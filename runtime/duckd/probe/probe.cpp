@@ -49,6 +49,7 @@ std::string probe_json(const probe::Measuring& measuring) {
   if (measuring.speed) {
     probe::add_bandwidth(report);
     probe::add_frequency(report, measuring.sustained_s);
+    if (measuring.sustained_s != 0) probe::add_kernels(report, measuring.sustained_s);
     probe::add_heat(report, "heat_loaded");
   }
   if (measuring.memory_s != 0) probe::add_pattern_test(report, measuring.memory_s);

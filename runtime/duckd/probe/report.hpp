@@ -40,7 +40,7 @@ std::string_view trimmed(std::string_view text);
 struct Measuring {
   bool speed = false;       // bandwidth and frequency, part of a second
   unsigned memory_s = 0;    // pattern test over free memory; 0: none
-  unsigned sustained_s = 0;  // frequency under load past the turbo window; 0: only what `speed` takes
+  unsigned sustained_s = 0;  // frequency under load past the turbo window, and kernels; 0: only what `speed` takes
 };
 
 // Each adds its object to the report.
@@ -57,6 +57,7 @@ void add_ssh_host_key(Report& report);
 void add_kernel_log(Report& report);
 void add_bandwidth(Report& report);
 void add_frequency(Report& report, unsigned seconds);  // 0: part of one
+void add_kernels(Report& report, unsigned seconds);
 void add_pattern_test(Report& report, unsigned seconds);
 
 }  // namespace duckfleet::duckd::probe

@@ -191,6 +191,21 @@ def test_a_processor_that_is_held_down(site: Site, store: Store) -> None:
     assert diagnosis.top_cause == "cpu_slow_other"
 
 
+def test_slow_kernels_on_two_runs(site: Site, store: Store) -> None:
+    def computing(i: int, rate: float) -> dict[str, Any]:
+        values = measured(i)
+        # The first seconds are the turbo's; the later half counts.
+        values["measured"]["kernels"] = {"gb_per_s": {"fp9_gemv": [21.0, 21.0, rate, rate]}}
+        return values
+
+    for _ in range(2):
+        for i in range(2, NUM_DUCKS + 1):
+            probe(store, i, computing(i, 19.9 + i / 100))
+    assert diagnosis_of(site, store, computing(1, 15.0)).top_cause == "none"  # one run may have had company
+    diagnosis = diagnosis_of(site, store, computing(1, 15.1))
+    assert [finding.code for finding in diagnosis.findings] == ["slow"]
+
+
 def test_ducks_that_share_a_machine_are_not_compared_by_speed(site: Site, store: Store) -> None:
     values = measured(1)
     values["nics"][0]["mac"] = "02:00:00:00:00:99"

@@ -306,6 +306,15 @@ def veth() -> Iterator[str]:
         subprocess.run(["ip", "link", "delete", name], check=False)
 
 
+def test_kernels_under_sustained_load(keyed_duck: DuckProcess) -> None:
+    with keyed_duck.control() as control:
+        measured = control.probe(sustained_s=1)["measured"]
+    assert len(measured["frequency"]["samples"]) == 1
+    assert set(measured["kernels"]["gb_per_s"]) == {"e4m3_gemv", "fp9_gemv"}
+    assert all(rate > 0 for rates in measured["kernels"]["gb_per_s"].values() for rate in rates)
+    assert measured["kernels"]["implementation"] in ("scalar", "avx2")
+
+
 def test_memory_test_over_the_wire(keyed_duck: DuckProcess) -> None:
     with keyed_duck.control() as control:
         probe = control.probe(measure=False, memory_s=1)
