@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # three machines start in the first test's fixture
 STEADY, HALF, SLOW, NARROW = "duck1101", "duck1102", "duck1103", "duck1105"  # HALF has UEFI
 BOOT = ("--wait", "--timeout", "240")
 
