@@ -57,6 +57,7 @@ class ProbeResult:
     reasons: tuple[str, ...]
     facts: ProbeFacts | None
     took_s: float
+    silent: bool = False  # nothing answered: the duck sleeps, or worse
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def _take_probe(
         # A duck that refuses (other keys, another version) is there: only silence makes it lost.
         if started or (isinstance(error, DuckLost) and lifecycle.is_listed(state, event)):
             take(store, duck, event, said)
-        return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began)
+        silent = isinstance(error, DuckLost)
+        return ProbeResult(duck, "unknown", (str(error),), None, time.monotonic() - began, silent)
     if texts:
         report["texts"] = texts
     store.add_probe_run(duck.mac, began_at_s, "ok", report, measured=measured(report))
