@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -182,7 +183,7 @@ def place(
         model, known_format(format), parts, replicas, tp, allow_degraded=allow_degraded, max_age_s=max_age * 3600
     )
 
-    def prepare_for(count: int) -> compose.PreparedPlan:
+    def prepare_for(count: int, room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
         with bars() as shown:
             return compose.prepare(
                 fleet.models_dir,
@@ -191,6 +192,8 @@ def place(
                 tp=count,
                 format=request.format,
                 parts=request.parts_per_slice,
+                room_bytes=room_bytes,
+                replicas=request.replicas,
                 progress=shown,
             )
 

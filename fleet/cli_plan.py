@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from duckfleet.fleet import console
-from duckfleet.fleet.cli_model import Format
-from duckfleet.fleet.cli_options import Json
+from duckfleet.fleet.cli_model import Format, known_format
+from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.fleet.musters import gather
+from duckfleet.inventory.errors import OperatorError
+
+if TYPE_CHECKING:
+    from duckfleet.fleet.compose import PlannedBytes
+    from duckfleet.fleet.context import FleetContext
+    from duckfleet.inventory.site import Site
+
+DEFAULT_DUCKS = 32
 
 
 def register(app: typer.Typer) -> None:
@@ -16,25 +25,92 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="A name of the catalogue.")],
-    ducks: Annotated[int, typer.Option(min=1, max=64, help="How many ducks.")] = 32,
-    ram: Annotated[float, typer.Option(min=0.1, metavar="GIB", help="Memory of each.")] = 32.0,
+    ducks: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="How many equal ducks. Default: those of the site file, and 32 without one."),
+    ] = None,
+    ram: Annotated[
+        float, typer.Option(min=0.1, metavar="GIB", help="Memory of each, where neither probe nor site file tells.")
+    ] = 32.0,
     ctx: Annotated[int, typer.Option(min=1, help="Tokens of context that the host keeps a cache for.")] = 16384,
     gpu: Annotated[float, typer.Option(min=0, metavar="GIB", help="Memory of the host's GPU; 0: it has none.")] = 32.0,
     format: Format = None,
+    parts: Annotated[
+        int | None, typer.Option(min=1, max=8, help="Parts of a slice. Default: 4, or 1 without replicas.")
+    ] = None,
+    replicas: Annotated[
+        float, typer.Option(min=0, max=1, help="How much of a second copy other ducks hold, as far as it fits.")
+    ] = 1.0,
     json: Json = False,
 ) -> None:
-    """Show bytes by place for a published model: ducks, attention, cache. Ends with 1 when it does not fit."""
-    from duckfleet.fleet import compose
+    """Show bytes by place for a published model: each duck, how much of it others could take over at once, the host.
 
-    budget = compose.plan_budget(model, ducks, ram_gib=ram, ctx=ctx, gpu_gib=gpu, format=format)
+    Format, parts and replicas are what `duckctl place` would take. Ends with 1 when the model does not fit.
+    """
+    from duckfleet.fleet import compose
+    from duckfleet.fleet.placement import PlacementRequest
+
+    fleet = fleet_of(context)
+    request = PlacementRequest(model, known_format(format), parts, replicas)
+    budget = compose.plan_budget(
+        fleet.models_dir,
+        model,
+        ram_of_ducks(fleet, ducks, int(ram * 2**30)),
+        ctx=ctx,
+        gpu_gib=gpu,
+        format=request.format,
+        parts=request.parts_per_slice,
+        replicas=replicas,
+    )
     if json:
         console.print_json(budget)
     else:
-        rows = [(what, console.size(num_bytes)) for what, num_bytes in budget.lines]
-        title = f"{budget.model} in {budget.format} on {ducks} ducks of {ram:g} GiB"
-        console.out.print(console.table(("what", "takes"), rows, title=title, numeric=("takes",)))
-        for blocked in budget.blocked:
-            console.out.print(console.mark(False) + blocked, soft_wrap=True)
+        show(budget)
     if budget.blocked:
         raise typer.Exit(1)
+
+
+def ram_of_ducks(fleet: FleetContext, num_ducks: int | None, default_bytes: int) -> dict[str, int]:
+    """Memory by address: what the newest probe saw, else what the site file expects, else `default_bytes`."""
+    if num_ducks is None and (site := _site(fleet)) is not None and site.ducks:
+        evidence = gather(site, fleet.known_store)
+        ram = {}
+        for duck in site.ducks:
+            facts = evidence[duck.mac].facts
+            ram[duck.address] = (facts.ram_bytes if facts else 0) or duck.expect.ram_bytes or default_bytes
+        return ram
+    return {f"duck {rank}": default_bytes for rank in range(num_ducks or DEFAULT_DUCKS)}
+
+
+def _site(fleet: FleetContext) -> Site | None:
+    """None where there is no site file; one that is wrong is complained about."""
+    try:
+        path = fleet.site_path
+    except OperatorError:
+        return None
+    return fleet.site if path.exists() or fleet.site_option else None
+
+
+def show(budget: PlannedBytes) -> None:
+    rows = [
+        (
+            duck.duck,
+            console.size(duck.ram_bytes),
+            console.size(duck.slice_bytes),
+            console.size(duck.replica_bytes),
+            console.size(duck.headroom_bytes) if duck.headroom_bytes >= 0 else "none",
+            f"{duck.covered:.0%}",
+        )
+        for duck in budget.ducks
+    ]
+    columns = ("duck", "memory", "its slice", "replicas", "headroom", "covered if lost")
+    title = f"{budget.model} in {budget.format} on {len(rows)} ducks, {budget.parts} parts a slice"
+    alike = len({row[1:] for row in rows}) == 1
+    shown = [(f"each of {len(rows)}", *rows[0][1:])] if alike else rows
+    console.out.print(console.table(columns, shown, title=title, numeric=columns[1:]))
+    lines = [(what, console.size(num_bytes)) for what, num_bytes in budget.lines]
+    console.out.print(console.table(("what", "takes"), lines, numeric=("takes",)))
+    for blocked in budget.blocked:
+        console.out.print(console.mark(False) + blocked, soft_wrap=True)

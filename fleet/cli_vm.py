@@ -96,11 +96,20 @@ def fault(
     name: Annotated[str, typer.Argument(metavar="FAULT", help="`duckctl lab fault DUCK list` shows them.")],
     off: Annotated[bool, typer.Option("--off", help="Take the fault away.")] = False,
 ) -> None:
-    """Give a virtual duck a fault. Cables change at once; machines change when they start next."""
+    """Give a virtual duck a fault. Cables change at once; machines change when they start next.
+
+    Ducks that are processes have one: bitflip.
+    """
+    from duckfleet.fleet.lab import bitflip
     from duckfleet.fleet.vm import faults, lab
 
     if name == "list":
-        console.out.print(console.table(("fault", "what it does"), list(faults.FAULTS.items())))
+        console.out.print(
+            console.table(("fault", "what it does"), [*faults.FAULTS.items(), ("bitflip", bitflip.__doc__)])
+        )
+        return
+    if name == "bitflip":
+        console.out.print(bitflip.flip(fleet_of(context), duck), markup=False, soft_wrap=True)
         return
     fleet = _running(context)
     (chosen,) = fleet.site.select([duck])

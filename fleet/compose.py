@@ -136,18 +136,6 @@ class PreparedPlan:
 
     plan: ShardPlan
 
-    def for_holders(self, room_bytes: Mapping[str, int], replicas: float) -> PreparedPlan:
-        """With as much of a second copy as these ducks (ranks, then spares) have room for, at most `replicas` of it.
-
-        Raises `OperatorError` that names the ducks which have no room for their own slices.
-        """
-        from duckfleet.runtime.planner import replicate, shortfall
-
-        blocked = shortfall(self.plan, room_bytes)
-        if blocked:
-            raise OperatorError(f"{self.plan.model} in {self.plan.format} does not fit: {blocked}")
-        return PreparedPlan(replicate(self.plan, list(room_bytes.values()), fraction=replicas))
-
     def as_generation(self, generation: int) -> str:
         """Its JSON text with a generation."""
         from duckfleet.runtime.planner import plan_to_json
@@ -174,24 +162,48 @@ def prepare(
     tp: int,
     format: str | None = None,
     parts: int = 1,
+    room_bytes: Mapping[str, int] | None = None,
+    replicas: float = 0.0,
     progress: Progress = quiet,
 ) -> PreparedPlan:
     """Cut a model for `tp` ducks into the chunk store; what is there already is not made again.
 
-    Raises `OperatorError` for a model that is not here or cannot be cut so.
+    `room_bytes`, by address, is what the holders (ranks, then spares) have for chunks: then the plan has as much of a
+    second copy as fits, and at most `replicas` of it. Raises `OperatorError` for a model that is not here or cannot be
+    cut so, and, before anything is written, naming a duck that has no room for its own slice.
     """
     from duckfleet.runtime.model import Checkpoint
     from duckfleet.runtime.model import prepare as prepare_checkpoint
+    from duckfleet.runtime.planner import cut, replicate, shortfall
 
     stored = _stored(models_dir, model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
     try:
+        if room_bytes is not None:
+            bare = cut(checkpoint.config.ffn_shape(stored.name), tp, parts, format=format or checkpoint.native_format)
+            blocked = shortfall(bare, room_bytes)
+            if blocked:
+                raise OperatorError(f"{stored.name} in {bare.format} does not fit: {blocked}")
         plan = prepare_checkpoint(
             checkpoint, stored.name, chunks_dir, tp=tp, format=format, parts=parts, progress=progress
         )
+        if room_bytes is not None:
+            plan = replicate(plan, list(room_bytes.values()), fraction=replicas)
     except ValueError as error:
         raise OperatorError(f"{stored.name} cannot be cut so: {error}") from error
     return PreparedPlan(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDuck:
+    """One duck of a plan. `covered`: how much of its slice others hold as well, 0 to 1."""
+
+    duck: str
+    ram_bytes: int
+    slice_bytes: int
+    replica_bytes: int
+    headroom_bytes: int
+    covered: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,35 +212,66 @@ class PlannedBytes:
 
     model: str
     format: str
+    parts: int
+    ducks: tuple[PlannedDuck, ...]
     lines: tuple[tuple[str, int], ...]
     blocked: tuple[str, ...]
 
 
 def plan_budget(
-    model: str, num_ducks: int, *, ram_gib: float, ctx: int, gpu_gib: float, format: str | None
+    models_dir: Path,
+    model: str,
+    ram_bytes: Mapping[str, int],
+    *,
+    ctx: int,
+    gpu_gib: float,
+    format: str | None,
+    parts: int,
+    replicas: float,
 ) -> PlannedBytes:
-    """Count a model of the catalogue for a fleet of equal ducks. Raises `OperatorError`."""
+    """Count a model of the catalogue for ducks with so much memory, by address. Raises `OperatorError`.
+
+    Without `format` it is that of the checkpoint, if it is here, and else the catalogue's: what `place` would take.
+    """
+    from duckfleet.runtime.model import Checkpoint, UnknownModel
     from duckfleet.runtime.model.catalogue import entry
     from duckfleet.runtime.model.fleet_budget import DuckRam, fleet_budget
 
-    ducks = [DuckRam(f"duck {rank}", int(ram_gib * 2**30)) for rank in range(num_ducks)]
-    gpu_bytes = int(gpu_gib * 2**30) or None
+    known = entry(model)
+    if format is None:
+        try:
+            stored = _stored(models_dir, known.name)
+            format = Checkpoint.open(stored.path, stored.folder / "derived").native_format
+        except UnknownModel:
+            format = known.format
     try:
-        found = fleet_budget(entry(model), ducks, format=format, ctx=ctx, gpu_bytes=gpu_bytes)
+        found = fleet_budget(
+            known,
+            [DuckRam(name, num_bytes) for name, num_bytes in ram_bytes.items()],
+            format=format,
+            ctx=ctx,
+            gpu_bytes=int(gpu_gib * 2**30) or None,
+            parts=parts,
+            replicas=replicas,
+        )
     except ValueError as error:
         raise OperatorError(f"{model} cannot be planned so: {error}") from error
-    thousand = 1000 * found.host.cache_bytes_per_token
     lines = (
-        ("chunks on a duck, at most", max(found.duck_bytes)),
-        ("left on it for part of a second copy", min(found.spare_bytes)),
-        ("chunks on all ducks", sum(found.duck_bytes)),
+        ("slices on all ducks", sum(found.slice_bytes)),
+        ("replicas on all ducks", sum(found.replica_bytes)),
         *((f"host: {what}", num_bytes) for what, num_bytes in found.host.lines()),
         ("host: embedding, read from the file by rows", found.host.embedding_bytes),
-        ("host: KV cache per 1,000 tokens", thousand),
+        ("host: KV cache per 1,000 tokens", 1000 * found.host.cache_bytes_per_token),
         ("weights in all", found.counted_bytes),
         ("the published checkpoint", found.published_bytes),
     )
-    return PlannedBytes(found.model, found.format, lines, found.blocked)
+    ducks = tuple(
+        PlannedDuck(duck.name, duck.ram_bytes, *rest)
+        for duck, *rest in zip(
+            found.ducks, found.slice_bytes, found.replica_bytes, found.headroom_bytes, found.covered, strict=True
+        )
+    )
+    return PlannedBytes(found.model, found.format, parts, ducks, lines, found.blocked)
 
 
 # -- serving -----------------------------------------------------------------------------------------------

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from duckfleet.fleet import lifecycle
 from duckfleet.fleet.compose import PreparedPlan
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.errors import NotGreen
-from duckfleet.fleet.musters import gather, make_current, save_roster
+from duckfleet.fleet.musters import gather, load_current, make_current, save_roster
 from duckfleet.fleet.placing import Moved, PlacementResult, place_all
 from duckfleet.fleet.reach import identify, on_all
-from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster, room_bytes
-from duckfleet.inventory.errors import MachineError
+from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster, room_of, seat
+from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.plan import ShardPlan
+from duckfleet.inventory.roster import Roster
 from duckfleet.inventory.site import Duck
 
 REPLICATED_PARTS = 4
@@ -53,10 +54,11 @@ class PlacementOutcome:
 def place_model(
     fleet: FleetContext,
     request: PlacementRequest,
-    prepare: Callable[[int], PreparedPlan],
+    prepare: Callable[[int, Mapping[str, int]], PreparedPlan],
     report: Callable[[Moved], None] = lambda _moved: None,
 ) -> PlacementOutcome:
-    """Ranks are dealt by address. `prepare(tp)` cuts the model. Raises `NotGreen` when there are too few ducks."""
+    """Ducks keep the ranks that they have. `prepare(tp, rooms)` cuts the model for holders with so many bytes of room
+    (by address; ranks, then spares). Raises `NotGreen` when there are too few ducks."""
     site, store, keys = fleet.site, fleet.known_store, fleet.keys
     evidence = gather(site, store)
     mustered = muster(
@@ -67,11 +69,9 @@ def place_model(
         reasons = "\n".join(f"{missing.duck} {missing.reason}" for missing in mustered.missing)
         wanted = f"{tp} are wanted" if tp else "at least one is needed"
         raise NotGreen(f"{len(mustered.ready)} ducks are ready, {wanted}:\n{reasons}")
-    ranks, spares = mustered.ready[:tp], mustered.ready[tp:]
-    prepared = prepare(tp)
-    generation = store.next_generation(_seen_generation(fleet, ranks))
-    rooms = {duck.name: room_bytes(evidence[duck.mac]) for duck in (*ranks, *spares)}
-    prepared = prepared.for_holders(rooms, request.replicas)
+    ranks, spares = seat(mustered.ready, tp, _standing_roster(fleet))
+    prepared = prepare(tp, {duck.address: room_of(evidence[duck.mac]) for duck in (*ranks, *spares)})
+    generation = store.next_generation(_seen_generation(fleet, (*ranks, *spares)))
     plan = replace(prepared.plan, generation=generation)
     results = place_all(site, keys, plan, (*ranks, *spares), fleet.chunks_dir, report)
     for result in results:
@@ -101,6 +101,14 @@ def place_model(
 def _where_it_is_listed(state: str, event: str) -> str:
     """A duck that serves, or that fell silent meanwhile, stays what it is: it holds its chunks all the same."""
     return lifecycle.next_state(state, event) if lifecycle.is_listed(state, event) else state
+
+
+def _standing_roster(fleet: FleetContext) -> Roster | None:
+    """Whose ranks are kept; None where nothing stands that can be trusted."""
+    try:
+        return load_current(fleet.rosters_dir, fleet.keys).roster
+    except OperatorError:
+        return None
 
 
 def _seen_generation(fleet: FleetContext, ducks: tuple[Duck, ...]) -> int:

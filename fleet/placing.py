@@ -13,7 +13,7 @@ from duckfleet.fleet.reach import connect, on_all
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.plan import Chunk, ShardPlan
 from duckfleet.inventory.site import Duck, Site
-from duckfleet.runtime.control import ChunkDigestMismatch
+from duckfleet.runtime.control import ChunkDigestMismatch, ControlClient
 from duckfleet.runtime.wire import FleetKeys
 
 TRIES_A_CHUNK = 3
@@ -85,24 +85,45 @@ def place_one(
         to_move_bytes = sum(chunk.num_bytes for chunk in lacking)
         report(Moved(duck, to_move_bytes, 0))
         for chunk in lacking:
-            with _mapped(chunks_dir / chunk.digest, chunk) as content:
-                for attempt in range(TRIES_A_CHUNK):
-                    try:
-                        client.put_chunk(chunk.digest, content, lambda sent: report(Moved(duck, to_move_bytes, sent)))
-                        break
-                    except ChunkDigestMismatch as error:
-                        if hashlib.blake2b(content, digest_size=32).hexdigest() != chunk.digest:
-                            raise _spoilt_here(duck, chunk, chunks_dir) from error
-                        if attempt == TRIES_A_CHUNK - 1:  # spoilt on its way: the duck threw it away, so send it again
-                            raise
+            put_file(
+                client,
+                duck,
+                chunks_dir / chunk.digest,
+                chunk.num_bytes,
+                lambda sent: report(Moved(duck, to_move_bytes, sent)),
+            )
     return PlacementResult(duck, rank, len(wanted), total_bytes, to_move_bytes)
 
 
-def _spoilt_here(duck: Duck, chunk: Chunk, chunks_dir: Path) -> MachineError:
+def put_file(
+    client: ControlClient,
+    duck: Duck,
+    path: Path,
+    num_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Send the duck a chunk of the store, whose file is named by its digest; again when it was spoilt on its way.
+
+    Raises a `MachineError` that names the duck, `OperatorError` for a file that cannot be read or has another length.
+    """
+    digest = path.name
+    with _mapped(path, num_bytes) as content:
+        for attempt in range(TRIES_A_CHUNK):
+            try:
+                client.put_chunk(digest, content, progress)
+                return
+            except ChunkDigestMismatch as error:
+                if hashlib.blake2b(content, digest_size=32).hexdigest() != digest:
+                    raise _spoilt_here(duck, path) from error
+                if attempt == TRIES_A_CHUNK - 1:  # the duck threw it away
+                    raise
+
+
+def _spoilt_here(duck: Duck, path: Path) -> MachineError:
     """Remove a chunk of which this host's own copy is damaged, so that it is made again."""
-    (chunks_dir / chunk.digest).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     return MachineError(
-        f"duck {duck.name} lacks chunk {chunk.digest[:12]}…, and this host's copy of it in {chunks_dir} was damaged: "
+        f"duck {duck.name} lacks chunk {path.name[:12]}…, and this host's copy of it in {path.parent} was damaged: "
         "it is removed now, `duckctl place` again makes it anew"
     )
 
@@ -114,9 +135,9 @@ def _wanted(plan: ShardPlan, rank: int) -> Mapping[str, Chunk]:
 class _mapped:
     """A chunk's file, mapped: the kernel reads ahead and drops behind, so memory stays bounded however large it is."""
 
-    def __init__(self, path: Path, chunk: Chunk) -> None:
+    def __init__(self, path: Path, num_bytes: int | None) -> None:
         self._path = path
-        self._chunk = chunk
+        self._num_bytes = num_bytes
 
     def __enter__(self) -> memoryview:
         try:
@@ -127,9 +148,9 @@ class _mapped:
                 f"chunk {self._path} cannot be read ({error}); `duckctl model prepare` makes it again"
             ) from error
         self._view = memoryview(self._map)
-        if len(self._view) != self._chunk.num_bytes:
+        if self._num_bytes not in (None, len(self._view)):
             raise OperatorError(
-                f"chunk {self._path} has {len(self._view)} bytes instead of {self._chunk.num_bytes}; remove it, "
+                f"chunk {self._path} has {len(self._view)} bytes instead of {self._num_bytes}; remove it, "
                 f"`duckctl model prepare` makes it again"
             )
         return self._view

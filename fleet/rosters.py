@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+<<<<<<< HEAD
 from duckfleet.fleet.probe_facts import ProbeFacts
 from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry
+=======
+from duckfleet.fleet.probing import ProbeFacts
+from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry, room_bytes
+>>>>>>> 8edf2a2 (Plans against the site's own ducks, ranks that stay, and a scrub that finds and mends flipped bits)
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
 
-DUCK_RESERVE_BYTES = 3 << 29
-"""Kernel, initramfs in memory, duckd's buffers: what a duck does not have for weights; of a small duck a quarter."""
 GREEN_STATES = ("healthy", "placed", "serving")
 DEFAULT_MAX_AGE_S = 12 * 3600.0
 
@@ -26,11 +29,9 @@ class Evidence:
     holds: tuple[Hold, ...] = ()
 
 
-def room_bytes(evidence: Evidence) -> int:
-    """What a duck that was probed has for packed chunks."""
-    if evidence.facts is None:
-        return 0
-    return evidence.facts.ram_bytes - min(DUCK_RESERVE_BYTES, evidence.facts.ram_bytes // 4)
+def room_of(evidence: Evidence) -> int:
+    """What a duck has for packed chunks, by its newest probe."""
+    return room_bytes(evidence.facts.ram_bytes) if evidence.facts else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,28 @@ _ADVICE = {
     "up": " but not probed; `duckctl probe` it",
     "quarantined": "; `duckctl release` lifts that",
 }
+
+
+def seat(ready: Sequence[Duck], tp: int, standing: Roster | None) -> tuple[tuple[Duck, ...], tuple[Duck, ...]]:
+    """Who is which rank, and who is a spare (in order), so that a second placement moves as little as can be.
+
+    Where the standing roster has as many ranks, its ducks keep theirs, and what is free goes to spares first (they may
+    hold part of it), then by address. With the same rooms, format and parts only ducks whose rank is new then move
+    anything, each at most what it holds: its slice and its replicas. A different tp moves the borders of all slices,
+    and with them up to everything, so ranks are dealt by address. Raises ValueError for fewer ducks than ranks.
+    """
+    if len(ready) < tp:
+        raise ValueError(f"{len(ready)} ducks for {tp} ranks")
+    by_name = {duck.name: duck for duck in ready}
+    kept: dict[int, Duck] = {}
+    waiting: list[Duck] = []
+    if standing is not None and standing.tp == tp:
+        kept = {entry.rank: by_name.pop(entry.duck) for entry in standing.entries if entry.duck in by_name}
+        waiting = [by_name.pop(entry.duck) for entry in standing.spares if entry.duck in by_name]
+    waiting += [duck for duck in ready if duck.name in by_name]
+    queue = iter(waiting)
+    ranks = tuple(kept[rank] if rank in kept else next(queue) for rank in range(tp))
+    return ranks, tuple(queue)
 
 
 def make_roster(

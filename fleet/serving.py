@@ -13,6 +13,7 @@ from duckfleet.fleet import compose, lifecycle
 from duckfleet.fleet.announcement import Announcement, announce, only_server, retract
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.errors import NotGreen
+from duckfleet.fleet.healing import heal
 from duckfleet.fleet.musters import Standing, gather, load_current, make_current, save_roster
 from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Evidence, Missing, make_roster, objections
 from duckfleet.inventory.errors import MachineError, OperatorError
@@ -91,7 +92,7 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
     ducks = [duck for entry in standing.roster.entries if (duck := fleet.site.find(entry.duck)) is not None]
     generation = standing.roster.generation
     evidence = {"model": standing.model, "generation": generation}
-    with only_server(fleet.state_dir), _Serving(store, ducks, evidence) as serving:
+    with only_server(fleet.state_dir), _Serving(fleet, store, ducks, evidence) as serving:
 
         def on_ready(url: str) -> None:
             serving.started(url)
@@ -129,7 +130,10 @@ class _Serving:
     A duck that does not answer a forward, or the start of the session, becomes `lost` with the error as evidence.
     """
 
-    def __init__(self, store: Store, ducks: Sequence[Duck], evidence: Mapping[str, object]) -> None:
+    def __init__(
+        self, fleet: FleetContext, store: Store, ducks: Sequence[Duck], evidence: Mapping[str, object]
+    ) -> None:
+        self.fleet = fleet
         self.store = store
         self.ducks = ducks
         self.evidence = evidence
@@ -183,8 +187,18 @@ class _Serving:
                 if time.monotonic() >= renew_at_s:
                     renew_at_s += RENEW_S
                     self.store.renew([duck.mac for duck in self.ducks], "serving")
+                    self._heal()
             except StoreError:
                 continue  # the disk may be full for a while; tokens still flow
+
+    def _heal(self) -> None:
+        """Send chunks again that the ducks' scrubs found damaged."""
+        fleet = self.fleet
+        for healing in heal(fleet.site, fleet.keys, self.ducks, fleet.chunks_dir):
+            for digest in healing.mended:
+                self.store.log("chunk_mended", {"digest": digest}, healing.duck)
+            for digest, error in healing.failed:
+                self.store.log("chunk_not_mended", {"digest": digest, "error": error}, healing.duck)
 
     def _take_note(self, note: _Note) -> None:
         states = self.store.ducks() if note.ducks else {}

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DUCK_RESERVE_BYTES = 3 << 29
+"""Kernel, initramfs in memory, duckd's buffers: what a duck does not have for weights; of a small duck a quarter."""
+
+
+def room_bytes(ram_bytes: int) -> int:
+    """What a duck with so much memory has for packed chunks."""
+    return ram_bytes - min(DUCK_RESERVE_BYTES, ram_bytes // 4)
+
 
 @dataclass(frozen=True, slots=True)
 class RosterDomain:

@@ -82,9 +82,15 @@ struct ControlCounters {
   Counter requests, refusals, chunks_stored, chunk_bytes_received, chunks_refused;
 };
 
+struct ScrubCounters {
+  Counter bytes, chunks, passes;  // looked at
+  Counter found;                  // chunks whose bytes had changed
+};
+
 struct Counters {
   DataCounters data;
   ControlCounters control;
+  ScrubCounters scrub;
 };
 
 }  // namespace duckfleet::duckd

@@ -24,6 +24,7 @@
 #include "options.hpp"
 #include "placement.hpp"
 #include "probe.hpp"
+#include "scrub.hpp"
 #include "server.hpp"
 #include "statistics.hpp"
 #include "transport.hpp"
@@ -87,6 +88,7 @@ int serve(const Options& options) {
   DataPlane data_plane(std::move(transport), *selected.kernels, num_threads, plan, counters.data);
   Placement placement(store, [&](std::shared_ptr<Session> session) { data_plane.install(std::move(session)); });
   placement.resume();
+  const Scrub scrub(store, counters.scrub, std::uint64_t{options.scrub_mib_per_s} << 20);
 
   const auto started = std::chrono::steady_clock::now();
   DuckContext duck{.store = store,

@@ -60,6 +60,9 @@ const std::map<std::string_view, Setter>& setters() {
       {"--kernels", {"an implementation", [](std::string_view v, Options& o) { return o.kernels = v, !v.empty(); }}},
       {"--transport", {"a transport", [](std::string_view v, Options& o) { return o.transport = v, !v.empty(); }}},
       {"--store", {"a directory", [](std::string_view v, Options& o) { return o.store = v, !v.empty(); }}},
+      {"--scrub-mib-per-s",
+       {"MiB a second, 0 for none",
+        [](std::string_view v, Options& o) { return parse_number<std::uint32_t>(v, 0, 100000, o.scrub_mib_per_s); }}},
       {"--fleet-key", {"a file", [](std::string_view v, Options& o) { return o.fleet_key_file = v, !v.empty(); }}},
       {"--enrolment", {"a file", [](std::string_view v, Options& o) { return o.enrolment_file = v, !v.empty(); }}},
       {"--seconds",
@@ -125,9 +128,9 @@ std::string usage() {
       "  duckd --layout     the wire layout: struct, field, offset, size\n"
       "  duckd --version\n\nOptions:\n";
   for (const auto& [name, setter] : setters()) {
-    text += "  " + std::string(name) + std::string(16 - name.size(), ' ') + std::string(setter.wants) + "\n";
+    text += "  " + std::string(name) + std::string(20 - name.size(), ' ') + std::string(setter.wants) + "\n";
   }
-  text += "  --no-auth       anybody who reaches the ports may command this duck; for labs\n";
+  text += "  --no-auth           anybody who reaches the ports may command this duck; for labs\n";
   return text;
 }
 

@@ -22,6 +22,7 @@ struct Options {
   std::uint32_t spin_us = 2000;
   std::string kernels;  // empty: the best
   std::string transport = "udp";
+  std::uint32_t scrub_mib_per_s = 32;  // 0: not at all
   std::string store;  // empty: chunks live and die with the process
   std::string fleet_key_file;
   std::string enrolment_file;

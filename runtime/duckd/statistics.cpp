@@ -1,5 +1,6 @@
 #include "statistics.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace duckfleet::duckd {
@@ -62,6 +63,20 @@ Json control(const ControlCounters& c) {
           {"chunk_bytes_received", c.chunk_bytes_received.get()}};
 }
 
+Json scrub(const ScrubCounters& c, const ChunkStore& store) {
+  constexpr std::size_t kNamed = 64;  // so that the answer is bounded
+  const auto damaged = store.damaged();
+  Json names = Json::array();
+  for (std::size_t i = 0; i < std::min(damaged.size(), kNamed); ++i) names.push_back(to_hex(damaged[i]));
+  return {{"bytes", c.bytes.get()},
+          {"chunks", c.chunks.get()},
+          {"passes", c.passes.get()},
+          {"found", c.found.get()},
+          {"damaged", damaged.size()},
+          {"damaged_chunks", names},
+          {"mended", store.totals().num_mends}};
+}
+
 }  // namespace
 
 std::string statistics_json(const StatisticsSource& source) {
@@ -74,7 +89,8 @@ std::string statistics_json(const StatisticsSource& source) {
                      {"num_chunks", held.num_chunks},
                      {"held_bytes", held.packed_bytes},
                      {"data", data(source.counters.data, source.transport)},
-                     {"control", control(source.counters.control)}};
+                     {"control", control(source.counters.control)},
+                     {"scrub", scrub(source.counters.scrub, source.store)}};
   return json.dump();
 }
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duckfleet.runtime.planner import cut
+from duckfleet.inventory.roster import DUCK_RESERVE_BYTES, room_bytes
+from duckfleet.runtime.planner import coverage, cut, held_bytes, replicate
 
 from .budget import HostBudget, host_budget
 from .catalogue import CatalogueEntry
 from .published import published_config, published_tensors
-
-# Kernel, initramfs in memory, duckd's buffers: what a duck does not have for weights.
-DUCK_RESERVE_BYTES = 3 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +23,15 @@ class DuckRam:
 
 @dataclass(frozen=True, slots=True)
 class FleetBudget:
-    """Bytes by place. `duck_bytes[rank]` are chunks; the host holds the rest of the checkpoint."""
+    """Bytes by place, in the ducks as their chunks are packed; the host holds the rest of the checkpoint."""
 
     model: str
     format: str
     ducks: tuple[DuckRam, ...]
-    duck_bytes: tuple[int, ...]
+    slice_bytes: tuple[int, ...]  # by rank, as is what follows
+    replica_bytes: tuple[int, ...]
+    covered: tuple[float, ...]  # of a duck's slice, what others hold as well, 0 to 1
+    logical_bytes: int  # of all chunks
     host: HostBudget
     published_bytes: int  # all tensors of the published checkpoint
     blocked: tuple[str, ...]  # sentences; empty when it fits
@@ -38,14 +39,13 @@ class FleetBudget:
     @property
     def counted_bytes(self) -> int:
         """Weights on ducks and host: the published checkpoint, but for copies in it and scales that two ducks share."""
-        return sum(self.duck_bytes) + self.host.weight_bytes + self.host.embedding_bytes
+        return self.logical_bytes + self.host.weight_bytes + self.host.embedding_bytes
 
     @property
-    def spare_bytes(self) -> tuple[int, ...]:
-        """What each duck has left; part of a second copy may go there."""
-        return tuple(
-            d.ram_bytes - DUCK_RESERVE_BYTES - held for d, held in zip(self.ducks, self.duck_bytes, strict=True)
-        )
+    def headroom_bytes(self) -> tuple[int, ...]:
+        """What each duck has left beside the system's reserve; negative where its slice does not fit."""
+        held = zip(self.ducks, self.slice_bytes, self.replica_bytes, strict=True)
+        return tuple(room_bytes(duck.ram_bytes) - own - replicas for duck, own, replicas in held)
 
 
 def fleet_budget(
@@ -55,23 +55,31 @@ def fleet_budget(
     format: str | None = None,
     ctx: int,
     gpu_bytes: int | None = None,
+    parts: int = 1,
+    replicas: float = 0.0,
 ) -> FleetBudget:
-    """An even cut over `ducks` in their order. `gpu_bytes`: memory that host weights and cache must fit into.
+    """An even cut over `ducks` in their order, with at most `replicas` of a second copy where it fits.
 
-    Raises `UnsupportedModel` for a family that the decoder does not have, ValueError for a number of ducks or a format.
+    `gpu_bytes`: memory that host weights and cache must fit into. Raises `UnsupportedModel` for a family that the
+    decoder does not have, ValueError for a number of ducks or a format.
     """
-    format = format or entry.format
-    plan = cut(entry.shape(), len(ducks), format=format)
-    held = tuple(sum(plan.chunks[i].num_bytes for i in chunks) for chunks in plan.holders)
+    plan = cut(entry.shape(), len(ducks), parts, format=format or entry.format)
+    rooms = [room_bytes(duck.ram_bytes) for duck in ducks]
+    slices = held_bytes(plan)
+    blocked = []
+    short = [duck for duck, room, own in zip(ducks, rooms, slices, strict=True) if own > room]
+    if short:
+        least = min(short, key=lambda duck: duck.ram_bytes)
+        more = f" ({len(short) - 1} more are short)" if len(short) > 1 else ""
+        blocked.append(
+            f"needs {max(slices) / 2**30:.1f} GiB on each of {len(ducks)} beside {DUCK_RESERVE_BYTES / 2**30:g} for "
+            f"its system; {least.name} has {least.ram_bytes / 2**30:.1f}{more}"
+        )
+    elif replicas:
+        plan = replicate(plan, rooms, fraction=replicas)
+    held = held_bytes(plan)
     config, tensors = published_config(entry), published_tensors(entry)
     host = host_budget(config, tensors, ctx)
-    blocked = []
-    short = [d for d, n in zip(ducks, held, strict=True) if n + DUCK_RESERVE_BYTES > d.ram_bytes]
-    if short:
-        need = (max(held) + DUCK_RESERVE_BYTES) / 2**30
-        which = f"{short[0].name} has {short[0].ram_bytes / 2**30:.1f}"
-        more = f", and so {len(short) - 1} more" if len(short) > 1 else ""
-        blocked.append(f"needs {need:.1f} GiB on each of {len(ducks)} ducks; {which}{more}")
     if gpu_bytes is not None and host.total_bytes > gpu_bytes:
         fits = max(0, gpu_bytes - host.weight_bytes) // host.cache_bytes_per_token
         blocked.append(
@@ -81,5 +89,15 @@ def fleet_budget(
         )
     if ctx > config.max_positions:
         blocked.append(f"the model has {config.max_positions} positions, fewer than the context of {ctx}")
-    published = sum(t.num_bytes for t in tensors.values())
-    return FleetBudget(entry.name, format, tuple(ducks), held, host, published, tuple(blocked))
+    return FleetBudget(
+        model=entry.name,
+        format=plan.format,
+        ducks=tuple(ducks),
+        slice_bytes=tuple(slices),
+        replica_bytes=tuple(all_ - own for all_, own in zip(held, slices, strict=True)),
+        covered=tuple(coverage(plan)),
+        logical_bytes=sum(chunk.num_bytes for chunk in plan.chunks),
+        host=host,
+        published_bytes=sum(t.num_bytes for t in tensors.values()),
+        blocked=tuple(blocked),
+    )

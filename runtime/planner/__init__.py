@@ -1,8 +1,8 @@
 """Cuts a model's FFN weights into logical chunks for the ducks. Pure, and free of torch."""
 
-from .check import check
+from .check import check, movement
 from .cut import DEFAULT_MAX_CHUNK_BYTES, MAX_TP, cut, fill_digests
-from .fit import held_bytes, shortfall
+from .fit import coverage, held_bytes, shortfall
 from .plan_json import BadPlan, plan_from_json, plan_to_json
 from .replicate import replicate
 from .shape import FfnShape, ModelShape, units
@@ -16,9 +16,11 @@ __all__ = [
     "ModelShape",
     "check",
     "chunk_bytes",
+    "coverage",
     "cut",
     "fill_digests",
     "held_bytes",
+    "movement",
     "packed_chunk_bytes",
     "plan_from_json",
     "plan_to_json",

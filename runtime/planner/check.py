@@ -26,6 +26,26 @@ def check(
     return wrong if room_bytes is None else [*wrong, *_rooms(plan, room_bytes)]
 
 
+def movement(
+    before: ShardPlan | None, ducks_before: Sequence[str], after: ShardPlan, ducks_after: Sequence[str]
+) -> dict[str, int]:
+    """Logical bytes that each duck of `after` lacks of it, having held its share of `before`. Ducks by name, in the
+    order of the plans' holders."""
+    had: dict[str, set[object]] = {duck: set() for duck in ducks_after}
+    if before is not None:
+        for duck, held in zip(ducks_before, before.holders, strict=True):
+            had.setdefault(duck, set()).update(_content(before, before.chunks[i]) for i in held)
+    return {
+        duck: sum(c.num_bytes for c in (after.chunks[i] for i in held) if _content(after, c) not in had[duck])
+        for duck, held in zip(ducks_after, after.holders, strict=True)
+    }
+
+
+def _content(plan: ShardPlan, chunk: Chunk) -> object:
+    """Equal for chunks that have the same digest, or would have, once the weights of their model are read."""
+    return chunk.digest or (plan.model, plan.format, plan.hidden, chunk)
+
+
 def _head(plan: ShardPlan, shape: ModelShape) -> list[str]:
     wrong = []
     if (plan.hidden, plan.num_layers) != (shape.hidden, len(shape.layers)):
@@ -173,7 +193,7 @@ def _rooms(plan: ShardPlan, room_bytes: Sequence[int]) -> list[str]:
 def _packed_bytes(sections: tuple[Section, ...], hidden: int, format: str) -> int:
     total = (64 + 16 * len(sections) + 63) // 64 * 64
     total += sum(_packed_bytes_of(s.col0 % 128, s.num_cols, hidden, format) for s in sections)
-    return (total + 4095) // 4096 * 4096
+    return (total + 16 + 4095) // 4096 * 4096  # 16: the checksum of a stored chunk
 
 
 @cache

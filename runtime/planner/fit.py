@@ -24,6 +24,19 @@ def held_bytes(plan: ShardPlan) -> list[int]:
     return [sum(packed[i] for i in held) for held in plan.holders]
 
 
+def coverage(plan: ShardPlan) -> list[float]:
+    """By rank: how much of its slice others hold as well and can take over at once, 0 to 1."""
+    packed = packed_bytes(plan)
+    own, covered = [0] * plan.tp, [0] * plan.tp
+    for chunk, num_bytes in zip(plan.chunks, packed, strict=True):
+        own[chunk.slice] += num_bytes
+    for holder, held in enumerate(plan.holders):
+        for i in held:
+            if plan.chunks[i].slice != holder:
+                covered[plan.chunks[i].slice] += packed[i]
+    return [have / all_ if all_ else 1.0 for have, all_ in zip(covered, own, strict=True)]
+
+
 def shortfall(plan: ShardPlan, room_bytes: Mapping[str, int]) -> str:
     """Who has no room for its own slice, as a sentence; empty when all have. Rooms by name: ranks, then spares."""
     taken = held_bytes(plan)[: plan.tp]
@@ -31,5 +44,6 @@ def shortfall(plan: ShardPlan, room_bytes: Mapping[str, int]) -> str:
     if not short:
         return ""
     need = f"needs {max(taken) / 2**30:.1f} GiB for weights on each of {plan.tp}"
+    name, room = min(short, key=lambda item: item[1])
     others = f" (and {len(short) - 1} more are short)" if len(short) > 1 else ""
-    return f"{need}; {short[0][0]} has {short[0][1] / 2**30:.1f}{others}"
+    return f"{need}; {name} has {room / 2**30:.1f}{others}"

@@ -11,6 +11,7 @@ CHUNK_HEADER_BYTES = 64
 SECTION_HEADER_BYTES = 16
 TILE = 128
 _PAGE_BYTES = 4096
+_SEAL_BYTES = 16
 _PACKED_ALIGNMENT_BYTES = 64
 _PANEL = 16  # rows of a panel, and columns of a block
 _GROUP_PANELS = 3
@@ -44,11 +45,12 @@ def chunk_bytes(sections: Iterable[Section], hidden: int, format: str) -> int:
 
 
 def packed_chunk_bytes(sections: Iterable[Section], hidden: int, format: str) -> int:
-    """Memory that a duck takes for the chunk: packed in panels (fp9_kernels/src/panel.hpp, chunk.cpp), whole pages."""
+    """Memory that a duck takes for the chunk: packed in panels (fp9_kernels/src/panel.hpp, chunk.cpp), with a checksum,
+    in whole pages."""
     held = tuple(sections)
     packed = _aligned(CHUNK_HEADER_BYTES + SECTION_HEADER_BYTES * len(held), _PACKED_ALIGNMENT_BYTES)
     packed += sum(_packed_section_bytes(s.col0 % TILE, s.num_cols, hidden, format) for s in held)
-    return _aligned(packed, _PAGE_BYTES)
+    return _aligned(packed + _SEAL_BYTES, _PAGE_BYTES)
 
 
 @cache

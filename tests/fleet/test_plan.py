@@ -20,12 +20,17 @@ def test_the_budget_adds_up_to_the_published_checkpoint(tmp_path: Path) -> None:
     lines = dict(json.loads(done.stdout)["lines"])
     assert lines["weights in all"] == pytest.approx(lines["the published checkpoint"], rel=0.01)
     assert lines["host: KV cache per 1,000 tokens"] == 1000 * 62 * 4 * (512 + 64 + 128)
+    ducks = json.loads(done.stdout)["ducks"]
+    assert len(ducks) == 32
+    for duck in ducks:
+        assert duck["slice_bytes"] + duck["replica_bytes"] + duck["headroom_bytes"] + (3 << 29) == duck["ram_bytes"]
+        assert 0.5 < duck["covered"] < 0.6 and duck["headroom_bytes"] > 0
 
 
 def test_a_fleet_that_is_too_small_is_told_so(tmp_path: Path) -> None:
     done = plan("deepseek-v3.2", "--ducks", "20", state=tmp_path)
     assert done.returncode == 1
-    assert "needs 32.7 GiB on each of 20 ducks" in done.stdout
+    assert "needs 31.4 GiB on each of 20 beside 1.5 for its system; duck 0 has 32.0" in done.stdout
 
 
 def test_an_unknown_model_is_answered_with_the_known(tmp_path: Path) -> None:

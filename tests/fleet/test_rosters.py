@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from duckfleet.fleet.lab.plan import plan_lab
 from duckfleet.fleet.probing import ProbeFacts
-from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, room_bytes, why_missing
-from duckfleet.inventory.site import Site
+from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, room_of, seat, why_missing
+from duckfleet.inventory.plan import ShardPlan
+from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
+from duckfleet.runtime.planner import FfnShape, ModelShape, check, cut, held_bytes, movement, replicate
 
 NOW = 1_000_000.0
 FACTS = ProbeFacts(32 << 30, 4, 2e10, "N100", "avx2")
@@ -126,4 +130,50 @@ def test_a_member_that_moved_or_left_the_site_is_named() -> None:
 @pytest.mark.parametrize(("ram_bytes", "room"), [(32 << 30, (32 << 30) - (3 << 29)), (1 << 30, 3 << 28), (0, 0)])
 def test_a_small_duck_keeps_a_quarter_of_its_memory_for_itself(ram_bytes: int, room: int) -> None:
     known = evidence(facts=replace(FACTS, ram_bytes=ram_bytes))[SITE.ducks[0].mac]
-    assert room_bytes(known) == room
+    assert room_of(known) == room
+
+
+# --- who is which rank --------------------------------------------------------------------------------------
+
+
+def test_without_a_standing_roster_ranks_go_by_address_and_the_rest_are_spares() -> None:
+    assert seat(SITE.ducks, 3, None) == (SITE.ducks[:3], SITE.ducks[3:])
+    with pytest.raises(ValueError, match="4 ducks for 5 ranks"):
+        seat(SITE.ducks, 5, None)
+
+
+def test_a_duck_keeps_its_rank_and_a_spare_takes_the_place_of_one_that_is_gone() -> None:
+    standing = make_roster(SITE, SITE.ducks[:3], SITE.ducks[3:], evidence(), 7, NOW)
+    assert seat(SITE.ducks, 3, standing) == (SITE.ducks[:3], SITE.ducks[3:])
+    a, b, c, d = SITE.ducks
+    assert seat((b, c, d), 3, standing) == ((d, b, c), ())
+    back = make_roster(SITE, (d, b, c), (), evidence(), 8, NOW)
+    assert seat(SITE.ducks, 3, back) == ((d, b, c), (a,))  # it is no reason to move anything that one came back
+    assert seat(SITE.ducks, 2, back) == ((a, b), (c, d))
+
+
+@given(st.integers(1, 10), st.integers(0, 3), st.integers(0, 3), st.integers(1, 4), st.data())
+def test_only_ducks_of_new_ranks_move_anything(tp: int, spares: int, new: int, parts: int, data: st.DataObject) -> None:
+    ducks = plan_lab("abcd", tp + spares + new).ducks
+    site = Site("lab", Path("site.toml"), PLAN.domains, ducks, ())
+    known = {duck.mac: evidence()[SITE.ducks[0].mac] for duck in ducks}
+    shape = ModelShape("m", 64, (FfnShape(1024), FfnShape(128, 4, 64)))
+    bare = cut(shape, tp, parts)
+
+    def planned(holders: tuple[Duck, ...]) -> ShardPlan:
+        return replicate(bare, [4 * max(held_bytes(bare))] * len(holders))
+
+    first = data.draw(st.permutations(ducks[: tp + spares]))
+    roster = make_roster(site, first[:tp], first[tp:], known, 1, NOW)
+    lost = data.draw(st.sets(st.sampled_from(ducks), max_size=spares + new))
+    ready = tuple(duck for duck in ducks if duck not in lost)
+    ranks, others = seat(ready, tp, roster)
+    assert sorted(duck.name for duck in (*ranks, *others)) == sorted(duck.name for duck in ready)
+    before, after = planned(tuple(first)), planned((*ranks, *others))
+    assert check(after, shape) == []
+    moved = movement(before, [duck.name for duck in first], after, [duck.name for duck in (*ranks, *others)])
+    holds = [sum(after.chunks[i].num_bytes for i in held) for held in after.holders]
+    for rank, duck in enumerate(ranks):
+        kept = first[rank] == duck and len(others) == spares
+        assert moved[duck.name] <= (0 if kept else holds[rank])
+    assert seat(ready, tp, make_roster(site, ranks, others, known, 2, NOW)) == (ranks, others)  # planning again

@@ -6,14 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "checksum.hpp"
 #include "log.hpp"
 
 namespace duckfleet::duckd {
@@ -44,38 +43,15 @@ struct Seal {
 };
 constexpr std::uint64_t kSealMagic = 0x31'4C'41'45'53'46'44ull;  // "DFSEAL1"
 
-// Eight chains of (xor a word, multiply by an odd number, rotate). Each step can be undone, so two contents that differ
-// in one word of a chain never end alike; it runs at the speed at which memory is read.
-std::uint64_t checksum(std::span<const std::byte> bytes) {
-  constexpr std::size_t kChains = 8;
-  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15ull;
-  std::array<std::uint64_t, kChains> chains;
-  for (std::size_t i = 0; i < kChains; ++i) chains[i] = kOdd * (i + 1);
-  const auto step = [&](std::size_t chain, const std::byte* from, std::size_t count) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, from, count);
-    chains[chain] = std::rotl((chains[chain] ^ word) * kOdd, 29);
-  };
-  std::size_t at = 0;
-  for (; at + 8 * kChains <= bytes.size(); at += 8 * kChains) {
-    for (std::size_t i = 0; i < kChains; ++i) step(i, bytes.data() + at + 8 * i, 8);
-  }
-  for (std::size_t i = 0; at < bytes.size(); at += 8, ++i) step(i, bytes.data() + at, std::min<std::size_t>(8, bytes.size() - at));
-  std::uint64_t sum = bytes.size();
-  for (const std::uint64_t chain : chains) sum = std::rotl((sum ^ chain) * kOdd, 31);
-  return sum;
-}
-
 // The chunk of a file, or why it is none.
-std::optional<kernels::PackedChunk> open_sealed(std::span<const std::byte> file, std::string& reason) {
+std::optional<kernels::PackedChunk> open_sealed(std::span<const std::byte> file, Seal& seal, std::string& reason) {
   auto packed = kernels::PackedChunk::open(file);
-  Seal seal{};
   if (!packed || file.size() != packed->packed_bytes() + sizeof seal) {
     reason = "not a packed chunk";
     return std::nullopt;
   }
   std::memcpy(&seal, file.data() + packed->packed_bytes(), sizeof seal);
-  if (seal.magic != kSealMagic || seal.checksum != checksum(file.first(packed->packed_bytes()))) {
+  if (seal.magic != kSealMagic || seal.checksum != Checksum::of(file.first(packed->packed_bytes()))) {
     reason = "damaged";
     return std::nullopt;
   }
@@ -112,14 +88,15 @@ bool ChunkStore::open(std::string& error) {
     const auto digest = digest_from_hex(file.stem().string());
     std::string reason = "its name is no digest";
     auto memory = digest ? PageBuffer::map_file(file, reason) : std::nullopt;
-    auto packed = memory ? open_sealed(memory->bytes(), reason) : std::nullopt;
+    Seal seal{};
+    auto packed = memory ? open_sealed(memory->bytes(), seal, reason) : std::nullopt;
     if (!packed) {
       log_warn("chunk_file_removed").with("file", file.string()).with("reason", reason);
       unlink(file.c_str());
       continue;
     }
     madvise(memory->bytes().data(), memory->size(), MADV_HUGEPAGE);
-    auto chunk = std::make_shared<StoredChunk>(StoredChunk{*digest, std::move(*memory), std::move(*packed)});
+    auto chunk = std::make_shared<StoredChunk>(*digest, std::move(*memory), std::move(*packed), seal.checksum);
     chunks_.emplace(*digest, std::move(chunk));
   }
   const auto held = totals();
@@ -129,7 +106,8 @@ bool ChunkStore::open(std::string& error) {
 
 bool ChunkStore::has(const Digest& digest) const {
   const std::lock_guard lock(mutex_);
-  return chunks_.contains(digest);
+  const auto found = chunks_.find(digest);
+  return found != chunks_.end() && !found->second->damaged;
 }
 
 std::shared_ptr<const StoredChunk> ChunkStore::find(const Digest& digest) const {
@@ -162,6 +140,7 @@ std::optional<wire::Refusal> ChunkStore::put(const Digest& digest, std::span<con
   if (has(digest)) return std::nullopt;
   kernels::ChunkInfo info;
   if (auto error = kernels::parse_chunk(logical, info)) return wire::Refusal{wire::ErrorCode::kChunkInvalid, *error};
+  if (const auto held = mutable_chunk(digest)) return mend(*held, logical, info.packed_bytes);
   wire::Refusal refusal;
   const std::string partial = new_partial(digest);
   auto memory = memory_for(info.packed_bytes, partial, refusal);
@@ -173,14 +152,14 @@ std::optional<wire::Refusal> ChunkStore::put(const Digest& digest, std::span<con
     return wire::Refusal{wire::ErrorCode::kChunkInvalid, error.value_or("the packed chunk does not open")};
   }
   bool on_disk = false;
+  const std::size_t size = packed->packed_bytes();
+  const Seal seal{kSealMagic, Checksum::of(memory->bytes().first(size))};
   if (!partial.empty()) {
-    const std::size_t size = packed->packed_bytes();
-    const Seal seal{kSealMagic, checksum(memory->bytes().first(size))};
     std::memcpy(memory->bytes().data() + size, &seal, sizeof seal);
     // The name may only ever belong to whole content, also after a power cut on a store that is on disk.
     on_disk = msync(memory->bytes().data(), memory->size(), MS_SYNC) == 0;
   }
-  auto chunk = std::make_shared<StoredChunk>(StoredChunk{digest, std::move(*memory), std::move(*packed)});
+  auto chunk = std::make_shared<StoredChunk>(digest, std::move(*memory), std::move(*packed), seal.checksum);
   const std::lock_guard lock(mutex_);
   const bool is_new = chunks_.emplace(digest, std::move(chunk)).second;  // or another connection brought it meanwhile
   if (partial.empty()) return std::nullopt;
@@ -188,6 +167,64 @@ std::optional<wire::Refusal> ChunkStore::put(const Digest& digest, std::span<con
   if (is_new) log_warn("chunk_file_not_kept").with("digest", to_hex(digest)).with("reason", std::strerror(errno));
   unlink(partial.c_str());
   return std::nullopt;
+}
+
+std::vector<Digest> ChunkStore::damaged() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Digest> found;
+  for (const auto& [digest, chunk] : chunks_) {
+    if (chunk->damaged) found.push_back(digest);
+  }
+  return found;
+}
+
+std::shared_ptr<StoredChunk> ChunkStore::mutable_chunk(const Digest& digest) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = chunks_.find(digest);
+  return found == chunks_.end() ? nullptr : found->second;
+}
+
+std::optional<wire::Refusal> ChunkStore::mend(StoredChunk& chunk, std::span<const std::byte> logical,
+                                              std::size_t packed_bytes) {
+  auto fresh = PageBuffer::anonymous(packed_bytes);
+  if (!fresh) return wire::Refusal{wire::ErrorCode::kNoMemory, "no address space to mend a chunk"};
+  if (auto error = kernels::pack_chunk(logical, fresh->bytes())) return wire::Refusal{wire::ErrorCode::kChunkInvalid, *error};
+  const std::lock_guard lock(mutex_);
+  if (!chunk.damaged) return std::nullopt;  // another connection was quicker
+  std::string error;
+  if (packed_bytes != chunk.packed.packed_bytes() || !chunk.memory.make_writable(error)) {
+    return wire::Refusal{wire::ErrorCode::kInternal, "a damaged chunk cannot be written to: " + error};
+  }
+  const Seal seal{kSealMagic, Checksum::of(fresh->bytes())};
+  const auto room = chunk.memory.bytes();
+  for (std::size_t at = 0; at < packed_bytes; at += Checksum::kBlockBytes) {  // the packed form is made of such blocks
+    if (std::memcmp(room.data() + at, fresh->bytes().data() + at, Checksum::kBlockBytes) != 0) {
+      std::memcpy(room.data() + at, fresh->bytes().data() + at, Checksum::kBlockBytes);
+    }
+  }
+  if (room.size() >= packed_bytes + sizeof seal) std::memcpy(room.data() + packed_bytes, &seal, sizeof seal);
+  if (!directory_.empty()) msync(room.data(), room.size(), MS_SYNC);
+  chunk.checksum = seal.checksum;
+  ++chunk.num_mends;
+  chunk.damaged = false;
+  log_info("chunk_mended").with("digest", to_hex(chunk.digest));
+  return std::nullopt;
+}
+
+bool ChunkStore::report_damage(const Digest& digest, std::uint32_t num_mends) {
+  const std::lock_guard lock(mutex_);
+  const auto found = chunks_.find(digest);
+  if (found == chunks_.end() || found->second->damaged || found->second->num_mends != num_mends) return false;
+  found->second->damaged = true;
+  return true;
+}
+
+std::vector<Digest> ChunkStore::digests() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Digest> all;
+  all.reserve(chunks_.size());
+  for (const auto& [digest, chunk] : chunks_) all.push_back(digest);
+  return all;
 }
 
 bool ChunkStore::drop(const Digest& digest) {
@@ -211,6 +248,7 @@ ChunkStore::Totals ChunkStore::totals() const {
   Totals sum;
   for (const auto& [digest, chunk] : chunks_) {
     ++sum.num_chunks;
+    sum.num_mends += chunk->num_mends;
     sum.packed_bytes += chunk->packed.packed_bytes();
   }
   return sum;

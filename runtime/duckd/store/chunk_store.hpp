@@ -11,6 +11,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "chunk.hpp"
 #include "control_frame.hpp"
@@ -20,9 +22,15 @@
 namespace duckfleet::duckd {
 
 struct StoredChunk {
-  Digest digest;
+  StoredChunk(const Digest& d, PageBuffer m, kernels::PackedChunk p, std::uint64_t sum)
+      : digest(d), memory(std::move(m)), packed(std::move(p)), checksum(sum) {}
+
+  const Digest digest;
   PageBuffer memory;
-  kernels::PackedChunk packed;  // a view of `memory`
+  const kernels::PackedChunk packed;  // a view of `memory`
+  std::atomic<std::uint64_t> checksum;  // of the packed bytes, taken when they were packed
+  std::atomic<bool> damaged = false;    // its bytes are not those any more
+  std::atomic<std::uint32_t> num_mends = 0;
 };
 
 class ChunkStore {
@@ -33,18 +41,28 @@ class ChunkStore {
   // False when the directory cannot be used; `error` says why.
   bool open(std::string& error);
 
+  // Held and sound: a damaged chunk counts as lacking, so that it is sent again.
   bool has(const Digest& digest) const;
   std::shared_ptr<const StoredChunk> find(const Digest& digest) const;
 
-  // Packs a logical chunk whose digest has been verified. Nothing: it is held now.
+  // Packs a logical chunk whose digest has been verified. Nothing: it is held now. A damaged one is mended in its place,
+  // under the feet of a session that computes with it: the bytes that were right stay what they are.
   std::optional<wire::Refusal> put(const Digest& digest, std::span<const std::byte> logical);
 
   // Forgets a chunk and its file; false when it was not held.
   bool drop(const Digest& digest);
   void drop_all();
 
+  // The chunk's bytes have changed since it was mended `num_mends` times; false when that is known, or not so any more.
+  bool report_damage(const Digest& digest, std::uint32_t num_mends);
+
+  // Every chunk, or the damaged ones, in the order of the digests.
+  std::vector<Digest> digests() const;
+  std::vector<Digest> damaged() const;
+
   struct Totals {
     std::uint32_t num_chunks = 0;
+    std::uint64_t num_mends = 0;
     std::uint64_t packed_bytes = 0;
   };
   Totals totals() const;
@@ -59,11 +77,13 @@ class ChunkStore {
   // Where a chunk is packed until it is whole: a name that no other connection packs the same chunk under.
   std::string new_partial(const Digest& digest);
   std::string path(const Digest& digest, const char* suffix) const;
+  std::shared_ptr<StoredChunk> mutable_chunk(const Digest& digest) const;
+  std::optional<wire::Refusal> mend(StoredChunk& chunk, std::span<const std::byte> logical, std::size_t packed_bytes);
 
   const std::string directory_;
   std::atomic<std::uint64_t> num_partials_ = 0;
   mutable std::mutex mutex_;
-  std::map<Digest, std::shared_ptr<const StoredChunk>> chunks_;
+  std::map<Digest, std::shared_ptr<StoredChunk>> chunks_;
 };
 
 // MemAvailable, or 0 when it cannot be told.

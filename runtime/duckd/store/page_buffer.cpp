@@ -33,7 +33,8 @@ std::optional<PageBuffer> PageBuffer::anonymous(std::size_t size) {
 }
 
 std::optional<PageBuffer> PageBuffer::map_file(const std::string& path, std::string& error) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) {
     error = std::strerror(errno);
     return std::nullopt;
@@ -47,6 +48,12 @@ std::optional<PageBuffer> PageBuffer::map_file(const std::string& path, std::str
   close(file);
   if (data == MAP_FAILED) return std::nullopt;
   return PageBuffer(static_cast<std::byte*>(data), static_cast<std::size_t>(info.st_size));
+}
+
+bool PageBuffer::make_writable(std::string& error) noexcept {
+  if (mprotect(data_, size_, PROT_READ | PROT_WRITE) == 0) return true;
+  error = std::strerror(errno);
+  return false;
 }
 
 std::optional<PageBuffer> PageBuffer::create_file(const std::string& path, std::size_t size, std::string& error) {

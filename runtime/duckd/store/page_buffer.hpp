@@ -18,10 +18,12 @@ class PageBuffer {
   // Zeroed memory, in huge pages where the kernel has them. Nothing when there is no address space or memory for it.
   static std::optional<PageBuffer> anonymous(std::size_t size);
 
-  // An existing file, read-only; a new file of `size` bytes whose blocks are reserved, so that a full file system is an
+  // An existing file, not to be written to until `make_writable`; a new file of `size` bytes whose blocks are reserved, so that a full file system is an
   // error here and not a SIGBUS later. `error` says what went wrong.
   static std::optional<PageBuffer> map_file(const std::string& path, std::string& error);
   static std::optional<PageBuffer> create_file(const std::string& path, std::size_t size, std::string& error);
+
+  bool make_writable(std::string& error) noexcept;
 
   std::span<std::byte> bytes() noexcept { return {data_, size_}; }
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }

@@ -38,19 +38,19 @@ def test_parameters_are_those_in_the_name(name, billions):
 
 
 def test_the_flagship_on_the_reference_fleet():
-    budget = fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=16384, gpu_bytes=32 << 30)
+    budget = fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=16384, gpu_bytes=32 << 30, parts=4, replicas=1.0)
     assert budget.blocked == ()
     assert budget.counted_bytes == pytest.approx(budget.published_bytes, rel=0.01)
-    assert max(budget.duck_bytes) / 2**30 == pytest.approx(19.5, abs=0.1)
+    assert max(budget.slice_bytes) / 2**30 == pytest.approx(19.6, abs=0.1)
     # about half of a second copy fits
-    assert 0.5 < min(budget.spare_bytes) / max(budget.duck_bytes) < 0.6
+    assert 0.5 < min(budget.covered) < 0.6
     assert budget.host.cache_bytes_per_token == 62 * 4 * (512 + 64 + 128)
 
 
 def test_what_does_not_fit_is_said():
     fleet = [*REFERENCE_FLEET[:19], DuckRam("10.21.2.104", 16 << 30)]
     (blocked,) = fleet_budget(entry("deepseek-v3.2"), fleet, ctx=2048).blocked
-    assert blocked == "needs 32.7 GiB on each of 20 ducks; 10.21.1.101 has 32.0, and so 19 more"
+    assert blocked == "needs 31.3 GiB on each of 20 beside 1.5 for its system; 10.21.2.104 has 16.0 (19 more are short)"
     blocked = fleet_budget(entry("deepseek-v3.2"), REFERENCE_FLEET, ctx=200_000, gpu_bytes=16 << 30).blocked
     assert "GPU memory for a context of 200000; there are 16.0" in blocked[0]
     assert "fewer than the context of 200000" in blocked[1]

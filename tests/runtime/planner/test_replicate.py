@@ -136,4 +136,4 @@ def test_who_has_no_room_for_its_own_slice_is_named():
     bare = cut(SHAPE, 3, 2)
     rooms = dict(zip(["a", "b", "c"], held_bytes(bare), strict=True))
     assert shortfall(bare, rooms) == ""
-    assert shortfall(bare, {**rooms, "b": 1 << 10, "c": 0}).endswith("on each of 3; b has 0.0 (and 1 more are short)")
+    assert shortfall(bare, {**rooms, "b": 1 << 10, "c": 0}).endswith("on each of 3; c has 0.0 (and 1 more are short)")

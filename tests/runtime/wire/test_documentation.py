@@ -39,7 +39,14 @@ def test_control_types(kind: ControlType) -> None:
 def test_counters(tmp_path: Path) -> None:
     with DuckProcess(tmp_path) as duck, duck.control() as control:
         stats = control.stats()
-    names = {*stats, *stats["data"], *stats["control"], *stats["data"]["drops"], *stats["data"]["compute"]}
+    names = {
+        *stats,
+        *stats["data"],
+        *stats["control"],
+        *stats["scrub"],
+        *stats["data"]["drops"],
+        *stats["data"]["compute"],
+    }
     missing = {name for name in names if f"`{name}`" not in TEXT}
     assert not missing
 
