@@ -194,7 +194,9 @@ class _Serving:
     def _heal(self) -> None:
         """Send chunks again that the ducks' scrubs found damaged."""
         fleet = self.fleet
-        for healing in heal(fleet.site, fleet.keys, self.ducks, fleet.chunks_dir):
+        states = self.store.ducks()
+        there = [duck for duck in self.ducks if states[duck.mac].state == "serving"]
+        for healing in heal(fleet.site, fleet.keys, there, fleet.chunks_dir):
             for digest in healing.mended:
                 self.store.log("chunk_mended", {"digest": digest}, healing.duck)
             for digest, error in healing.failed:
