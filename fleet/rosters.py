@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-<<<<<<< HEAD
 from duckfleet.fleet.probe_facts import ProbeFacts
-from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry
-=======
-from duckfleet.fleet.probing import ProbeFacts
 from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry, room_bytes
->>>>>>> 8edf2a2 (Plans against the site's own ducks, ranks that stay, and a scrub that finds and mends flipped bits)
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
 
