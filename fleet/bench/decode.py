@@ -62,7 +62,7 @@ def place_on_lab(fleet: FleetContext, model: str, num_ducks: int, num_threads: i
     Waker(fleet.site, fleet.known_store, fleet.keys).wake(fleet.site.ducks, wait=True)
     probe_all(fleet.site, fleet.store, fleet.keys, fleet.site.ducks)
 
-    def prepare(tp: int) -> compose.PreparedPlan:
+    def prepare(tp: int, _room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
         return compose.prepare(fleet.models_dir, fleet.chunks_dir, model, tp=tp, format=format)
 
     outcome = place_model(fleet, PlacementRequest(model, format), prepare)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duckfleet.fleet.lab.plan import plan_lab
-from duckfleet.fleet.probing import ProbeFacts
+from duckfleet.fleet.probe_facts import ProbeFacts
 from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, room_of, seat, why_missing
 from duckfleet.inventory.plan import ShardPlan
 from duckfleet.inventory.site import Duck, Site
