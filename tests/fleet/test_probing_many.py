@@ -119,7 +119,18 @@ def test_the_sick_do_not_hold_the_others_up(many: FleetContext) -> None:
 
 
 def test_progress_is_shown_on_a_terminal(many: FleetContext, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "duckfleet.fleet.cli", "--state", str(many.state_dir), "probe", "@d1", "@d2"]
+    command = [
+        sys.executable,
+        "-m",
+        "duckfleet.fleet.cli",
+        "--state",
+        str(many.state_dir),
+        "probe",
+        "@d1",
+        "@d2",
+        "--at-once",
+        "4",
+    ]
     main, side = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(
