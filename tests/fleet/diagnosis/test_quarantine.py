@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duckfleet.fleet import lifecycle
+from duckfleet.fleet.cli import run
 from duckfleet.fleet.quarantine import Conclusion, conclude
 from duckfleet.inventory.site import Site
 from duckfleet.inventory.store import Store
@@ -120,3 +122,15 @@ def test_what_went_before_is_in_the_log(site: Site, store: Store) -> None:
     (event,) = [event for event in store.events([mac(1)]) if event.kind == "quarantined"]
     assert event.evidence["finding"] == "memory_errors" and event.evidence["sources"] == ["pattern test"]
     assert event.to_state == "quarantined"
+
+
+def test_release_by_hand_leaves_automations_hold_unless_it_is_named(
+    site: Site, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probed(site, store, with_test(WRONG))
+    options = ["--state", str(tmp_path), "--site", str(site.path)]
+    assert run([*options, "release", "d1-101"]) == 0
+    assert "stays held: memory returns wrong bits" in capsys.readouterr().out
+    assert state(store) == "quarantined"
+    assert run([*options, "release", "d1-101", "--automatic"]) == 0
+    assert reasons(store) == [] and state(store) == "unknown"
