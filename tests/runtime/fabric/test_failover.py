@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import Qwen3MoeConfig
 
 from duckfleet.inventory.plan import ShardPlan
@@ -317,3 +318,23 @@ def test_a_session_may_begin_without_a_duck(flock: DuckFlock, model: Model, rule
     finally:
         off.strike()
         off.mend()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_lanes_of_a_long_prompt(flock: DuckFlock, model: Model, rules: Rules, fault: str) -> None:
+    """300 tokens are three requests over both lanes; the duck goes when one of them is under way already."""
+    tokens = [5 + i * 7 % 300 for i in range(300)]
+
+    def logits(fabric: Any) -> torch.Tensor:
+        decoder = load_decoder(model.checkpoint, fabric, num_threads=1)
+        return decoder.forward(tokens, decoder.new_cache(300), all_logits=True)
+
+    expected = logits(LocalFabric(model.plan, model.chunks.read))
+    happens = Fault(fault, flock.ducks[4], rules)
+    with session(flock, model, plan_of(model, "partial")) as (fabric, _events):
+        try:
+            got = logits(Sabotaged(fabric, 5, happens.strike))
+        finally:
+            happens.mend()
+        assert torch.equal(got, expected)
+        assert fabric.stats()["failover"]["count"] >= 1
