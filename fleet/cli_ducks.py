@@ -184,7 +184,8 @@ def status(
             took = f", silent for {last.silent_ms:.0f} ms, replaced in {last.took_ms:.0f} ms" if last.took_ms else ""
             count = sum(past.kind == "taken_over" for past in failovers)
             console.out.print(
-                f"failovers: {count}, the last news {console.age(now_s - last.at_s)} ago: {last.what}{took}",
+                f"failovers: {count} (duties of generation {last.generation}), the last news "
+                f"{console.age(now_s - last.at_s)} ago: {last.what}{took}",
                 soft_wrap=True,
             )
         if counters:
