@@ -22,6 +22,12 @@ constexpr std::uint64_t kNacksARequest = 16;
 constexpr std::uint32_t kMinUnanswered = 3;
 constexpr std::uint64_t kLastAnswerUs = 5'000;
 
+// A duck that has answered late is a slow one, and another may be slower still: where ducks lack CPU time, or their network
+// is crowded, silence means little. Longer gaps than the longest are no slowness but a duck that was away.
+constexpr std::uint64_t kSlowness = 4;
+constexpr std::uint64_t kLongestSlownessUs = 1'000'000;
+constexpr std::uint64_t kSlownessHalvesUs = 60'000'000;
+
 wire::DatagramKey make_key(wire::TagAlgorithm algorithm, const KeyBytes& bytes, const std::string& domain) {
   auto key = wire::DatagramKey::create(algorithm, bytes);
   if (!key) throw std::invalid_argument("domain " + domain + ": this CPU cannot make tags of the session's algorithm");
@@ -243,7 +249,7 @@ void DomainProtocol::fill_lane(unsigned lane_index, std::span<OutDatagram> batch
     ++count;
     const std::size_t d = lane.duties->vectors[v].duck;
     ++duck_counters_[d].probes;
-    ++ducks_[d].num_unanswered;
+    if (ducks_[d].num_unanswered++ == 0) ducks_[d].asked_first_us = now_us;
     ducks_[d].asked_at_us = now_us;
   }
 }
@@ -358,8 +364,7 @@ DropReason DomainProtocol::accept(const InDatagram& datagram, std::uint64_t now_
     if (!sender->key.verify({datagram.data, datagram.bytes}, wire::Direction::kDuckToHost)) return DropReason::kBadTag;
     sender->window.accept(h.sequence);
   }
-  sender->heard_at_us = now_us;
-  sender->num_unanswered = 0;
+  hear_from(*sender, now_us);
   if (h.hidden != session_.hidden) return DropReason::kWrongShape;
   const Lane& lane = lanes_[h.lane];
   if (!lane.active || h.step != lane.last_step) {
@@ -367,6 +372,21 @@ DropReason DomainProtocol::accept(const InDatagram& datagram, std::uint64_t now_
   }
   if (h.layer != lane.request.layer || h.num_tokens != lane.request.num_tokens) return DropReason::kConflicting;
   return DropReason::kNone;
+}
+
+void DomainProtocol::hear_from(Duck& duck, std::uint64_t now_us) {
+  duck.heard_at_us = now_us;
+  if (duck.num_unanswered == 0) return;
+  duck.num_unanswered = 0;
+  const std::uint64_t took_us = now_us - std::min(now_us, duck.asked_first_us);
+  if (took_us > kLongestSlownessUs || took_us < slowest_us(now_us)) return;
+  slowest_us_ = took_us;
+  slowest_at_us_ = now_us;
+}
+
+std::uint64_t DomainProtocol::slowest_us(std::uint64_t now_us) const {
+  const std::uint64_t halvings = (now_us - std::min(now_us, slowest_at_us_)) / kSlownessHalvesUs;
+  return halvings < 64 ? slowest_us_ >> halvings : 0;
 }
 
 DomainProtocol::Extra* DomainProtocol::find_extra(Lane& lane, std::size_t duck, std::uint16_t slice) {
@@ -580,6 +600,7 @@ void DomainProtocol::report_silent(unsigned lane_index, std::uint64_t now_us, st
                                    std::vector<VectorReport>& out) {
   Lane& lane = lanes_[lane_index];
   if (!lane.active) return;
+  silence_us = std::max(silence_us, std::min(kSlowness * slowest_us(now_us), kLongestSlownessUs));
   for (std::size_t v = 0; v < lane.states.size(); ++v) {
     VectorState& state = lane.states[v];
     if (!state.expected || lane.slots[v]->complete()) continue;

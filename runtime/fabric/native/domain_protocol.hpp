@@ -107,8 +107,9 @@ class DomainProtocol {
 
   // The vectors that are still missing in this lane's request.
   void report_missing(unsigned lane, std::uint64_t now_us, std::vector<VectorReport>& out) const;
-  // Those of ducks from which nothing came for `silence_us`, though they were asked again and again. Ducks that were
-  // not asked often enough to tell are asked at once, whatever their back-off.
+  // Those of ducks from which nothing came for `silence_us`, though they were asked again and again; longer where ducks
+  // of this domain have been slow to answer lately. Ducks that were not asked often enough to tell are asked at once,
+  // whatever their back-off.
   void report_silent(unsigned lane, std::uint64_t now_us, std::uint64_t silence_us, std::vector<VectorReport>& out);
 
   [[nodiscard]] const ProtocolCounters& counters() const { return counters_; }
@@ -127,7 +128,8 @@ class DomainProtocol {
     wire::ReplayWindow window;
     std::array<float, kLatencyClasses> latency_us{};  // smoothed; 0: no sample yet
     std::uint64_t heard_at_us = 0;                    // anything authentic
-    std::uint64_t asked_at_us = 0;                    // last time it was asked for a reply
+    std::uint64_t asked_first_us = 0;                 // for a reply, since it was heard
+    std::uint64_t asked_at_us = 0;                    // the last time
     std::uint32_t num_unanswered = 0;                 // times it was asked since it was heard
   };
 
@@ -194,6 +196,8 @@ class DomainProtocol {
   void hear(VectorState& state, Heard what, std::uint64_t now_us, std::uint64_t probe_in_us);
   std::uint64_t first_probe_us(const Duck& duck, unsigned num_tokens) const;
   static std::uint64_t silent_us(const Lane& lane, const Duck& duck, std::uint64_t now_us);
+  void hear_from(Duck& duck, std::uint64_t now_us);
+  [[nodiscard]] std::uint64_t slowest_us(std::uint64_t now_us) const;
   VectorReport report(const Lane& lane, std::size_t vector, std::uint64_t now_us) const;
 
   void fill_lane(unsigned lane_index, std::span<OutDatagram> batch, std::size_t& count, std::uint64_t now_us);
@@ -214,6 +218,9 @@ class DomainProtocol {
   std::vector<DuckCounters> duck_counters_;
   std::shared_ptr<const DomainDuties> duties_;  // at the start
   std::array<Lane, kNumLanes> lanes_;
+  // The slowest answer to a question that came after all; what it counts for halves with time.
+  std::uint64_t slowest_us_ = 0;
+  std::uint64_t slowest_at_us_ = 0;
   std::size_t num_due_ = 0;  // jobs that fill() still has to write out
   std::size_t buffer_bytes_;
   std::vector<std::byte> send_memory_;

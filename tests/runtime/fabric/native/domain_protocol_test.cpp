@@ -331,6 +331,12 @@ void silence_is_what_follows_many_questions() {
   const std::uint64_t from = w.now;
   while (silent().empty()) pass(w.now + 2'000);  // it is asked at once then, though its back-off is long by now
   CHECK(w.now < from + 20'000);
+  w.now += 40'000;
+  w.deliver(0, w.ducks[0].busy(h));  // so it was only slow: it may be slower still
+  const std::uint64_t slow_us = w.now - from;
+  const std::uint64_t heard = w.now;
+  while (silent().empty()) pass(w.now + 2'000);
+  CHECK(w.now > heard + 3 * slow_us && w.now < heard + 6 * slow_us);
   w.protocol->end(0);
   CHECK(silent().empty());
 }
