@@ -26,6 +26,7 @@ BENCHES = {
     "fabric": "duckfleet.runtime.fabric.bench",
     "plan": "duckfleet.runtime.planner.bench",
     "failover": "duckfleet.runtime.fabric.bench_failover",
+    "place": "duckfleet.fleet.bench.place",
     "decode": "duckfleet.fleet.bench.decode",
     "boot": "duckfleet.fleet.bench.boot",
     "restart": "duckfleet.fleet.bench.restart",

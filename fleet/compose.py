@@ -494,6 +494,13 @@ def evaluate(
     ]
 
 
+def random_chunks(folder: Path, tp: int, num_bytes: int) -> ShardPlan:
+    """A plan of random weights whose chunks are written to `folder`."""
+    from duckfleet.runtime.bench.random_chunks import write_random_chunks
+
+    return write_random_chunks(folder, tp, num_bytes)
+
+
 # -- benchmarks --------------------------------------------------------------------------------------------
 
 
