@@ -198,12 +198,16 @@ def place(
             )
 
     with console.progress_bars() as progress:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, Any] = {"": progress.add_task("all ducks", total=0)}
+        to_move = [0]
 
         def report(moved: Any) -> None:
             if moved.duck.name not in tasks:
                 tasks[moved.duck.name] = progress.add_task(moved.duck.name, total=moved.to_move_bytes)
+                to_move[0] += moved.to_move_bytes
+                progress.update(tasks[""], total=to_move[0])
             progress.advance(tasks[moved.duck.name], moved.moved_bytes)
+            progress.advance(tasks[""], moved.moved_bytes)
 
         with held_alone(fleet.state_dir / "placing.lock", refuse_to_place_twice):
             outcome = place_model(fleet, request, prepare_for, report)

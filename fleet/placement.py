@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from duckfleet.fleet import lifecycle
+from duckfleet.fleet.announcement import running_server
 from duckfleet.fleet.compose import PreparedPlan
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.errors import NotGreen
@@ -73,7 +74,8 @@ def place_model(
     prepared = prepare(tp, {duck.address: room_of(evidence[duck.mac]) for duck in (*ranks, *spares)})
     generation = store.next_generation(_seen_generation(fleet, (*ranks, *spares)))
     plan = replace(prepared.plan, generation=generation)
-    results = place_all(site, keys, plan, (*ranks, *spares), fleet.chunks_dir, report)
+    may_drop = running_server(fleet.state_dir) is None  # else it computes with what an earlier plan left
+    results = place_all(site, keys, plan, (*ranks, *spares), fleet.chunks_dir, report, may_drop=may_drop)
     for result in results:
         store.add_placement(
             generation,

@@ -17,6 +17,8 @@ from duckfleet.runtime.control import ChunkDigestMismatch, ControlClient
 from duckfleet.runtime.wire import FleetKeys
 
 TRIES_A_CHUNK = 3
+ROOM_TO_WORK_BYTES = 1 << 29
+"""What a duck needs beside the packed chunks: one on its way, the system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,21 @@ def place_all(
     ducks: Sequence[Duck],
     chunks_dir: Path,
     report: Callable[[Moved], None] = lambda _moved: None,
+    *,
+    may_drop: bool = True,
 ) -> list[PlacementResult]:
     """Place the plan on its holders, ranks first, then spares; results in that order. A duck that fails does not stop
-    others."""
+    others.
+
+    `may_drop`: a duck that lacks the room forgets what is not of this plan, an assignment to another one included.
+    """
     if len(ducks) != len(plan.holders):
         raise OperatorError(f"the plan of {plan.model} is made for {len(plan.holders)} ducks, not {len(ducks)}")
     rank_of = {duck.mac: rank for rank, duck in enumerate(ducks)}
     results: dict[str, PlacementResult] = {}
 
     def work(duck: Duck) -> PlacementResult:
-        return place_one(site, keys, plan, rank_of[duck.mac], duck, chunks_dir, report)
+        return place_one(site, keys, plan, rank_of[duck.mac], duck, chunks_dir, report, may_drop)
 
     for duck, result in on_all(ducks, work):
         if isinstance(result, MachineError):
@@ -75,6 +82,7 @@ def place_one(
     duck: Duck,
     chunks_dir: Path,
     report: Callable[[Moved], None],
+    may_drop: bool,
 ) -> PlacementResult:
     """Send one duck what it lacks. Raises a `MachineError` naming the duck when that cannot be done."""
     wanted = _wanted(plan, rank)
@@ -83,6 +91,9 @@ def place_one(
         held = client.have(list(wanted))
         lacking = [chunk for chunk, is_held in zip(wanted.values(), held, strict=True) if not is_held]
         to_move_bytes = sum(chunk.num_bytes for chunk in lacking)
+        available_bytes = client.identity().mem_available_bytes
+        if may_drop and 0 < available_bytes < to_move_bytes + ROOM_TO_WORK_BYTES:
+            client.keep_only(list(wanted))  # what an earlier plan left here
         report(Moved(duck, to_move_bytes, 0))
         for chunk in lacking:
             put_file(

@@ -36,6 +36,7 @@ _PIECE_BYTES = MAX_CONTROL_PAYLOAD - 4096
 _PROBE_TIMEOUT_S, _QUICK_PROBE_TIMEOUT_S = 30.0, 10.0
 _CHUNK_END_S = 20.0  # and the time to hash and pack the chunk, on a duck that has better things to do
 _CHUNK_END_BYTES_PER_S = 4e6
+_KEEP_TIMEOUT_S = 30.0  # to give back tens of gigabytes
 
 Progress = Callable[[int], None]  # bytes sent since the last call
 
@@ -109,6 +110,14 @@ class ControlClient:
     def drop_chunk(self, digest: str) -> None:
         """Forget a chunk. Raises `ChunkInUse` when it is assigned."""
         self._request(ControlType.CHUNK_DROP, ChunkDrop(bytes.fromhex(digest)).pack(), ControlType.OK)
+
+    def keep_only(self, digests: Sequence[str]) -> None:
+        """Forget every other chunk, and an assignment that has one of those (with its session): their memory is free.
+
+        At most `MAX_ASSIGN` digests.
+        """
+        payload = b"".join(map(bytes.fromhex, digests))
+        self._request(ControlType.CHUNK_KEEP, payload, ControlType.OK, max(self._timeout_s, _KEEP_TIMEOUT_S))
 
     def assign(self, assignment: Assignment) -> None:
         """Make held chunks the duck's shard. Ends a running session when the assignment is a different one."""

@@ -88,6 +88,7 @@ class ControlType(IntEnum):
     CHUNK_DATA = 23
     CHUNK_END = 24
     CHUNK_DROP = 25
+    CHUNK_KEEP = 26
     STATS = 30
     STATS_REPLY = 31
     PROBE = 32

@@ -122,6 +122,7 @@ enum class ControlType : std::uint16_t {
   kChunkData = 23,
   kChunkEnd = 24,    // answered by kOk when digest and packing were good
   kChunkDrop = 25,
+  kChunkKeep = 26,   // digests, at most kMaxAssign: everything else is forgotten, an assignment that needs it too
   kStats = 30,       // -> JSON
   kStatsReply = 31,
   kProbe = 32,       // -> JSON

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "auth.hpp"
@@ -74,6 +75,8 @@ std::optional<Answer> ControlHandlers::handle(const wire::ControlFrame& frame) {
       return chunk_end(payload);
     case ControlType::kChunkDrop:
       return chunk_drop(payload);
+    case ControlType::kChunkKeep:
+      return chunk_keep(payload);
     case ControlType::kStats:
       if (!payload.empty()) return refuse(wrong_length("stats"));
       return json(ControlType::kStatsReply, duck_.stats_json());
@@ -227,6 +230,25 @@ Answer ControlHandlers::chunk_drop(std::span<const std::byte> payload) {
     return refuse({ErrorCode::kChunkInUse, "chunk " + to_hex(digest) + " belongs to the assignment"});
   }
   duck_.store.drop(digest);
+  return ok();
+}
+
+Answer ControlHandlers::chunk_keep(std::span<const std::byte> payload) {
+  if (payload.size() % sizeof(Digest) != 0) return refuse(wrong_length("chunk keep"));
+  const std::size_t count = payload.size() / sizeof(Digest);
+  if (count > wire::kMaxAssign) {
+    return refuse({ErrorCode::kTooLarge, "chunk keep: " + std::to_string(count) + " digests, at most " +
+                                             std::to_string(wire::kMaxAssign)});
+  }
+  std::set<Digest> kept;
+  for (std::size_t i = 0; i < count; ++i) {
+    Digest digest;
+    wire::take(payload, digest);
+    kept.insert(digest);
+  }
+  duck_.placement.release_unless_within(kept);
+  const std::size_t num_dropped = duck_.store.drop_others(kept);
+  log_info("chunks_dropped").with("dropped", num_dropped).with("kept", duck_.store.totals().num_chunks);
   return ok();
 }
 

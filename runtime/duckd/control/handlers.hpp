@@ -65,6 +65,7 @@ class ControlHandlers {
   void chunk_data(std::span<const std::byte> payload);
   Answer chunk_end(std::span<const std::byte> payload);
   Answer chunk_drop(std::span<const std::byte> payload);
+  Answer chunk_keep(std::span<const std::byte> payload);
   Answer probe(std::span<const std::byte> payload);
   Answer shutdown(std::span<const std::byte> payload);
   void end_upload() noexcept;

@@ -108,6 +108,16 @@ bool Placement::uses(const Digest& digest) const {
   return state_.shard && state_.shard->uses(digest);
 }
 
+void Placement::release_unless_within(const std::set<Digest>& kept) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!state_.shard || state_.shard->is_within(kept)) return;
+    log_info("assignment_given_up").with("rank", state_.shard->assignment().rank);
+  }
+  clear();
+  store_.forget_assignment();
+}
+
 void Placement::clear() {
   const std::lock_guard lock(mutex_);
   install_(nullptr);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "chunk_store.hpp"
@@ -28,6 +29,9 @@ class Placement {
   std::optional<wire::Refusal> configure(std::span<const std::byte> payload);
 
   bool uses(const Digest& digest) const;
+
+  // Gives up an assignment that has chunks which are not among these, and its session.
+  void release_unless_within(const std::set<Digest>& kept);
 
   // Ends the session and forgets the assignment.
   void clear();

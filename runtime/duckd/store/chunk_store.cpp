@@ -234,6 +234,19 @@ bool ChunkStore::drop(const Digest& digest) {
   return true;
 }
 
+std::size_t ChunkStore::drop_others(const std::set<Digest>& kept) {
+  const std::lock_guard lock(mutex_);
+  return std::erase_if(chunks_, [&](const auto& entry) {
+    if (kept.contains(entry.first)) return false;
+    if (!directory_.empty()) unlink(path(entry.first, kSuffix).c_str());
+    return true;
+  });
+}
+
+void ChunkStore::forget_assignment() {
+  if (!directory_.empty()) unlink((directory_ + kAssignmentFile).c_str());
+}
+
 void ChunkStore::drop_all() {
   const std::lock_guard lock(mutex_);
   if (!directory_.empty()) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,6 +52,8 @@ class ChunkStore {
 
   // Forgets a chunk and its file; false when it was not held.
   bool drop(const Digest& digest);
+  // All but these; how many that were.
+  std::size_t drop_others(const std::set<Digest>& kept);
   void drop_all();
 
   // The chunk's bytes have changed since it was mended `num_mends` times; false when that is known, or not so any more.
@@ -70,6 +73,7 @@ class ChunkStore {
   // The assignment as it came, kept beside the chunks so that a restarted duck is still placed. Memory only: not kept.
   void keep_assignment(std::span<const std::byte> assignment);
   std::optional<PageBuffer> kept_assignment() const;
+  void forget_assignment();
 
  private:
   // `file` empty: memory only.

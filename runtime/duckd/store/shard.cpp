@@ -116,6 +116,10 @@ bool Shard::uses(const Digest& digest) const noexcept {
   return std::ranges::any_of(chunks_, [&](const auto& chunk) { return chunk->digest == digest; });
 }
 
+bool Shard::is_within(const std::set<Digest>& digests) const noexcept {
+  return std::ranges::all_of(chunks_, [&](const auto& chunk) { return digests.contains(chunk->digest); });
+}
+
 const Slice* Shard::find(std::uint32_t layer, std::uint32_t slice) const noexcept {
   const auto found = slices_.find({layer, slice});
   return found == slices_.end() ? nullptr : &found->second;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,7 @@ class Shard {
   const Digest& digest() const noexcept { return digest_; }
   std::size_t num_chunks() const noexcept { return chunks_.size(); }
   bool uses(const Digest& digest) const noexcept;
+  bool is_within(const std::set<Digest>& digests) const noexcept;
 
   // Whether this is the other's place in the same model, with all its chunks and perhaps more.
   bool extends(const Shard& other) const;

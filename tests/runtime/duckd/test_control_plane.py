@@ -96,6 +96,21 @@ def test_chunks(keyed_duck: DuckProcess) -> None:
         control.drop_chunk(other)
 
 
+def test_a_duck_makes_room_for_another_plan(tmp_path: Path) -> None:
+    old, new = SmallModel(seed=1), SmallModel(seed=2)
+    ours = [chunk_digest(chunk) for chunk in (*old.chunks(), *new.chunks())]
+    with DuckProcess(tmp_path, options=("--store", str(tmp_path / "store"))) as duck, duck.control() as control:
+        for chunk in (*old.chunks(), *new.chunks()[:1]):
+            control.put_chunk(chunk_digest(chunk), chunk)
+        control.assign(old.assignment())
+        control.keep_only(ours)  # nothing is to go
+        assert control.identity().assigned
+        control.keep_only(ours[4:])
+        assert control.have(ours) == [False] * 4 + [True] + [False] * 3
+        assert not control.identity().assigned
+        assert [path.stem for path in (tmp_path / "store").iterdir()] == [ours[4]]
+
+
 def test_bad_chunks(keyed_duck: DuckProcess) -> None:
     model = SmallModel(format="e4m3")
     chunk = bytearray(model.chunk(0, 0))

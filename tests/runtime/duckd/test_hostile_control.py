@@ -207,6 +207,8 @@ PLAIN_FRAMES = [
     ("huge chunk", frame(ControlType.CHUNK_BEGIN, bytes(32) + struct.pack("<Q", 1 << 60)), ErrorCode.CHUNK_SIZE),
     ("short chunk begin", frame(ControlType.CHUNK_BEGIN, bytes(8)), ErrorCode.MALFORMED),
     ("short drop", frame(ControlType.CHUNK_DROP, bytes(8)), ErrorCode.MALFORMED),
+    ("keep of a fraction", frame(ControlType.CHUNK_KEEP, bytes(33)), ErrorCode.MALFORMED),
+    ("keep of too many", frame(ControlType.CHUNK_KEEP, bytes(32 * 16385)), ErrorCode.TOO_LARGE),
     ("probe without flags", frame(ControlType.PROBE), ErrorCode.MALFORMED),
     ("shutdown without flags", frame(ControlType.SHUTDOWN), ErrorCode.MALFORMED),
 ]
