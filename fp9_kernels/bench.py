@@ -36,7 +36,7 @@ def rows(rounds: int = 25) -> Iterator[dict[str, str | float]]:
             for t in threads:
                 if "avx2" not in usable:
                     continue
-                value, limit, ratio, _, how = _kernels.measure(True, "avx2", format, num_tokens, t, rounds, MIB)
+                value, limit, ratio, _, how = _kernels.measure(True, "avx2", format, num_tokens, t, rounds, 4 * MIB)
                 yield {
                     "name": f"gemm/{format}/avx2/M{num_tokens}/T{t}",
                     "value": round(value / 1e9, 2),

@@ -4,7 +4,10 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "matrix.hpp"
@@ -27,7 +30,9 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-PackedMatrix random_matrix(Format format, std::uint32_t rows, std::mt19937& rng) {
+// Matrices of one shape with the same random codes, each in memory of its own.
+std::vector<PackedMatrix> random_matrices(Format format, std::uint32_t rows, std::uint64_t count) {
+  std::mt19937 rng(7);
   const std::size_t weights = std::size_t{rows} * kCols;
   const std::size_t width = format == Format::kF32 ? 4 : format == Format::kBf16 ? 2 : 1;
   std::vector<std::byte> codes(weights * width), signs;
@@ -52,7 +57,26 @@ PackedMatrix random_matrix(Format format, std::uint32_t rows, std::mt19937& rng)
   }
   const std::vector<float> scales(std::size_t{tiles_touched(0, rows)} * tiles_touched(0, kCols), 1e-3f);
   std::optional<Position> bad;
-  return {{format, codes.data(), signs.data()}, reinterpret_cast<const std::byte*>(scales.data()), 0, rows, 0, kCols, bad};
+  std::vector<PackedMatrix> matrices;
+  for (std::uint64_t i = 0; i < count; ++i)
+    matrices.emplace_back(CodeMatrix{format, codes.data(), signs.data()}, reinterpret_cast<const std::byte*>(scales.data()),
+                          0, rows, 0, kCols, bad);
+  return matrices;
+}
+
+// Those of the last format and size asked for: rows of a benchmark that share them do not make them again.
+std::shared_ptr<const std::vector<PackedMatrix>> matrices_of(Format format, std::uint32_t rows, std::uint64_t count) {
+  static std::mutex lock;
+  static std::tuple<Format, std::uint32_t, std::uint64_t> kept_for;
+  static std::shared_ptr<const std::vector<PackedMatrix>> kept;
+  const std::lock_guard guard(lock);
+  const std::tuple wanted{format, rows, count};
+  if (!kept || kept_for != wanted) {
+    kept.reset();  // before the next are made: both at once may be more than there is
+    kept = std::make_shared<const std::vector<PackedMatrix>>(random_matrices(format, rows, count));
+    kept_for = wanted;
+  }
+  return kept;
 }
 
 struct Bench {
@@ -61,16 +85,15 @@ struct Bench {
     const std::uint64_t bytes_a_panel = block_bytes(format) * (kCols / kBlockK);
     const auto panels = static_cast<std::uint32_t>((bytes_a_call + bytes_a_panel - 1) / bytes_a_panel);
     rows = (panels + 7) / 8 * 8 * kPanelRows;
-    std::mt19937 rng(7);
-    const std::uint64_t count = kTotalBytes / (bytes_a_panel * (rows / kPanelRows)) + 2;
-    for (std::uint64_t i = 0; i < count; ++i) matrices.push_back(random_matrix(format, rows, rng));
+    matrices = matrices_of(format, rows, kTotalBytes / (bytes_a_panel * (rows / kPanelRows)) + 2);
+    std::mt19937 rng(11);
     x.resize(std::size_t{num_tokens} * kCols);
     std::normal_distribution<float> distribution;
     for (float& value : x) value = distribution(rng);
     y.resize(std::size_t{num_tokens} * rows);
   }
 
-  const PackedMatrix& next() { return matrices[turn++ % matrices.size()]; }
+  const PackedMatrix& next() { return (*matrices)[turn++ % matrices->size()]; }
 
   double multiply_seconds() {
     const PackedMatrix& matrix = next();
@@ -91,7 +114,7 @@ struct Bench {
   const Kernels& kernels;
   Team& team;
   std::uint32_t num_tokens, rows = 0, turn = 0;
-  std::vector<PackedMatrix> matrices;
+  std::shared_ptr<const std::vector<PackedMatrix>> matrices;
   std::vector<float> x, y;
   MatrixWorkspace workspace;
 };
@@ -117,7 +140,7 @@ Measured measure_gemv(const Kernels& kernels, Team& team, Format format, std::ui
     if (median(reads[loop]) < median(reads[best])) best = loop;
   std::vector<double> ratios;
   for (std::uint32_t round = 0; round < rounds; ++round) ratios.push_back(reads[best][round] / kernel[round]);
-  const auto bytes = static_cast<double>(bench.matrices[0].num_bytes());
+  const auto bytes = static_cast<double>(bench.matrices->front().num_bytes());
   return {bytes / median(kernel), bytes / median(reads[best]), median(ratios), median(kernel),
           kReadAhead[best] == 0 ? "no prefetch" : "prefetch " + std::to_string(kReadAhead[best] / 1024) + " KB ahead"};
 }

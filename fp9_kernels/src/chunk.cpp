@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint32_t kLogicalMagic = 0x4B434644;  // "DFCK"
 constexpr std::uint16_t kLogicalVersion = 1;
 constexpr std::uint32_t kPackedMagic = 0x4B504644;  // "DFPK"
-constexpr std::uint16_t kPackedVersion = 2;
+constexpr std::uint16_t kPackedVersion = 3;
 constexpr std::uint64_t kHeaderBytes = 64;
 constexpr std::uint64_t kSectionBytes = 16;
 

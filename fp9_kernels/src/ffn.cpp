@@ -27,13 +27,16 @@ struct Pair {
   float weight;
 };
 
-// A piece of the first stage: panels [panel0, panel0 + num_panels) of an expert's gate_up.
+// A piece of the first stage: panels [panel0, panel0 + num_panels) of an expert's gate_up, and where panel_gap is not 0,
+// as many from panel0 + panel_gap on.
 struct GateUpUnit {
   std::uint32_t expert;  // index into the active ones
-  std::uint32_t panel0, num_panels;
+  std::uint32_t panel0, num_panels, panel_gap;
+
+  std::uint32_t width() const noexcept { return num_panels * (panel_gap == 0 ? 1 : 2) * kPanelRows; }
 };
 
-// Two groups of three panels hold whole pairs of gate and up.
+// A group holds a panel of gate and one of up.
 constexpr std::uint32_t kUnitGroups = 2;
 constexpr std::uint32_t kMaxUnitPanels = kUnitGroups * kGroupPanels;
 
@@ -174,7 +177,7 @@ class FfnCall {
     }
   }
 
-  // Pairs of wide groups first, then the narrow groups, whose small pieces let all cores finish together.
+  // For one token pairs of groups from both halves, which kernels read as two streams; else groups that follow one another.
   void cut_gate_up() {
     const ActiveExpert* active = buffers_.active.get();
     std::size_t num_groups = 0;
@@ -182,13 +185,12 @@ class FfnCall {
     GateUpUnit* units = buffers_.units.reserve(num_groups);
     for (std::uint32_t e = 0; e < num_active_; ++e) {
       const MatrixView& matrix = active[e].section->gate_up;
-      for (std::uint32_t g = 0; g < matrix.full_groups(); g += kUnitGroups)
-        units[num_units_++] = {e, matrix.group_first_panel(g), kMaxUnitPanels};
-    }
-    for (std::uint32_t e = 0; e < num_active_; ++e) {
-      const MatrixView& matrix = active[e].section->gate_up;
-      for (std::uint32_t g = matrix.full_groups(); g < matrix.num_groups(); ++g)
-        units[num_units_++] = {e, matrix.group_first_panel(g), matrix.group_width(g)};
+      const std::uint32_t half = active[e].count == 1 ? matrix.half_groups() : 0;
+      for (std::uint32_t g = 0; g < half; ++g) units[num_units_++] = {e, g * kGroupPanels, kGroupPanels, half * kGroupPanels};
+      for (std::uint32_t g = 2 * half; g < matrix.num_groups(); g += kUnitGroups) {
+        const std::uint32_t panel0 = matrix.group_first_panel(g);
+        units[num_units_++] = {e, panel0, matrix.group_first_panel(g + kUnitGroups) - panel0, 0};
+      }
     }
   }
 
@@ -196,7 +198,7 @@ class FfnCall {
   // share the work evenly and to keep the sums in cache.
   std::uint32_t choose_down_groups() const noexcept {
     const std::uint32_t num_groups = down_.num_groups();
-    const std::uint32_t cap = batch_.num_tokens <= 6 ? 10 : batch_.num_tokens <= 32 ? 4 : 2;
+    const std::uint32_t cap = batch_.num_tokens <= 6 ? 16 : batch_.num_tokens <= 32 ? 6 : 3;
     const std::uint32_t threads = team_.num_threads();
     const std::uint32_t rounds = (num_groups + threads * cap - 1) / (threads * cap);
     return (num_groups + threads * rounds - 1) / (threads * rounds);
@@ -220,8 +222,8 @@ class FfnCall {
     if (shifted)
       kernels_.shift(from + begin, to + begin, end - begin);
     else
-      std::memcpy(to + begin, from + begin, (end - begin) * sizeof(float));
-    if (end == batch_.hidden) std::fill(to + end, to + x_padded_, -0.0f);
+      copy_floats(from + begin, to + begin, end - begin);
+    if (end == batch_.hidden) fill_floats(to + end, x_padded_ - end, -0.0f);
   }
 
   // Thread 0: asks the stream, and prepares the tiles of x that have come since.
@@ -299,7 +301,7 @@ class FfnCall {
     open.unit = unit;
     open.next_tile = 0;
     const GateUpUnit& what = buffers_.units.get()[unit];
-    std::fill_n(open.sums, std::size_t{buffers_.active.get()[what.expert].count} * what.num_panels * kPanelRows, 0.0f);
+    fill_floats(open.sums, std::size_t{buffers_.active.get()[what.expert].count} * what.width(), 0.0f);
   }
 
   // Goes on with a piece up to tile `end`, and finishes it when that is the last.
@@ -309,10 +311,9 @@ class FfnCall {
     const Pair* pairs = buffers_.pairs.get() + expert.begin;
     const float** in = buffers_.in.get() + std::size_t{thread} * max_count_;
     float** out = buffers_.out.get() + std::size_t{thread} * max_count_;
-    const std::uint32_t width = unit.num_panels * kPanelRows;
     for (std::uint32_t i = 0; i < expert.count; ++i) {
       in[i] = buffers_.x.get() + pairs[i].token * x_stride_;
-      out[i] = open.sums + std::size_t{i} * width;
+      out[i] = open.sums + std::size_t{i} * unit.width();
     }
     const bool* shifted = buffers_.x_shifted.get();
     while (open.next_tile < end) {
@@ -320,16 +321,18 @@ class FfnCall {
       do ++open.next_tile;
       while (open.next_tile < end && shifted[open.next_tile] == shifted[begin]);
       accumulate(thread, expert.section->gate_up, unit.panel0, unit.num_panels, begin, open.next_tile - begin, in, out,
-                 expert.count, shifted[begin]);
+                 expert.count, shifted[begin], unit.panel_gap);
     }
     if (end < num_x_tiles_) return;
     for (std::uint32_t i = 0; i < expert.count; ++i) {
-      float* h = buffers_.h.get() + expert.h_offset + std::size_t{i} * expert.h_stride + unit.panel0 / 2 * kPanelRows;
-      for (std::uint32_t p = 0; p < unit.num_panels; p += 2, h += kPanelRows)
-        kernels_.silu_mul(out[i] + p * kPanelRows, out[i] + (p + 1) * kPanelRows, pairs[i].weight, h, kPanelRows);
+      float* row = buffers_.h.get() + expert.h_offset + std::size_t{i} * expert.h_stride;
+      for (std::uint32_t p = 0; p < unit.width() / kPanelRows; p += 2) {
+        const std::uint32_t panel = unit.panel0 + (p < unit.num_panels ? p : p - unit.num_panels + unit.panel_gap);
+        kernels_.silu_mul(out[i] + p * kPanelRows, out[i] + (p + 1) * kPanelRows, pairs[i].weight,
+                          row + panel / 2 * kPanelRows, kPanelRows);
+      }
       if (unit.panel0 == 0) {  // the filling between rows is read by can_shift()
-        float* row = buffers_.h.get() + expert.h_offset + std::size_t{i} * expert.h_stride;
-        std::fill(row + expert.section->num_cols, row + expert.h_stride, 0.0f);
+        fill_floats(row + expert.section->num_cols, expert.h_stride - expert.section->num_cols, 0.0f);
       }
     }
   }
@@ -339,7 +342,7 @@ class FfnCall {
     float** out = buffers_.out.get() + std::size_t{thread} * max_count_;
     float* sums = buffers_.sums.get() + thread * sums_floats_;
     const std::uint32_t width = num_panels * kPanelRows;
-    std::fill_n(sums, std::size_t{batch_.num_tokens} * width, 0.0f);
+    fill_floats(sums, std::size_t{batch_.num_tokens} * width, 0.0f);
     for (std::uint32_t e = 0; e < num_active_; ++e) {
       const ActiveExpert& expert = buffers_.active.get()[e];
       const Pair* pairs = buffers_.pairs.get() + expert.begin;
@@ -353,15 +356,16 @@ class FfnCall {
     const std::uint32_t row0 = panel0 * kPanelRows;
     const std::uint32_t num_rows = std::min(width, batch_.hidden - row0);
     for (std::uint32_t t = 0; t < batch_.num_tokens; ++t)
-      std::memcpy(y_ + std::size_t{t} * batch_.hidden + row0, sums + std::size_t{t} * width, num_rows * sizeof(float));
+      copy_floats(sums + std::size_t{t} * width, y_ + std::size_t{t} * batch_.hidden + row0, num_rows);
     if (stream_ != nullptr) stream_->rows_ready(row0, num_rows);
   }
 
   void accumulate(std::uint32_t thread, const MatrixView& matrix, std::uint32_t panel0, std::uint32_t num_panels,
                   std::uint32_t tile0, std::uint32_t num_tiles, const float* const* in, float* const* out,
-                  std::uint32_t count, bool shifted) noexcept {
+                  std::uint32_t count, bool shifted, std::uint32_t panel_gap = 0) noexcept {
     kernels_.accumulate({&matrix, panel0, num_panels, tile0, num_tiles, in, out, count,
-                         shifted && has_scales(matrix.format), buffers_.tiles.get() + std::size_t{thread} * kTileFloats});
+                         shifted && has_scales(matrix.format), buffers_.tiles.get() + std::size_t{thread} * kTileFloats,
+                         panel_gap});
   }
 
   const Kernels& kernels_;

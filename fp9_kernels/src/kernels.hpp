@@ -23,6 +23,7 @@ struct AccumulateArgs {
   std::uint32_t num_tokens;
   bool shifted;                      // e4m3 and fp9: x holds x * 2^kShiftExponent, num_tokens <= kMaxShiftTokens
   float* scratch;                    // [kTileFloats]
+  std::uint32_t panel_gap = 0;       // not 0: num_panels more from panel0 + panel_gap on; their sums follow in `totals`
 };
 
 struct Kernels {

@@ -57,6 +57,8 @@ class Product {
   void unit(std::uint32_t index, std::uint32_t thread) noexcept;
 
  private:
+  void write_rows(std::uint32_t token, std::uint32_t panel0, std::uint32_t num_panels, const float* sums) noexcept;
+
   const Kernels* kernels_ = nullptr;
   const PackedMatrix* matrix_ = nullptr;
   const float* x_ = nullptr;
@@ -65,7 +67,7 @@ class Product {
   std::size_t y_stride_ = 0;
   MatrixWorkspace* workspace_ = nullptr;
   std::size_t x_stride_ = 0, sums_floats_ = 0;
-  std::uint32_t groups_a_unit_ = 1, num_units_ = 0;
+  std::uint32_t num_pairs_ = 0, num_units_ = 0;
   bool shifted_ = false;
 };
 

@@ -51,20 +51,20 @@ void encode_block(const std::uint32_t (&codes)[kPanelRows][kBlockK], std::byte* 
       for (std::uint32_t k = 0; k < kBlockK; ++k)
         block[std::uint64_t{k / 2} * stride + unit * 2 + k % 2] = static_cast<std::byte>(in[k]);
     } else {
-      const auto bit = [](std::uint32_t value, int i) { return i < 0 ? 0u : (value >> i) & 1u; };
+      const auto bit = [](std::uint32_t value, int i) { return (value >> i) & 1u; };
       std::uint32_t signs = 0;
-      for (int v = 7; v >= 0; --v) {
+      for (int v = 0; v < 8; ++v) {
         const std::uint32_t even = in[2 * v], odd = in[2 * v + 1];  // sign << 8 | body
-        signs |= (bit(odd, 8) ^ bit(even, 3) ^ bit(signs, 7 - 2 * v)) << (14 - 2 * v);
-        signs |= (bit(even, 8) ^ bit(odd, 3) ^ bit(signs, 6 - 2 * v)) << (15 - 2 * v);
+        signs |= (bit(odd, 8) ^ bit(even, 3)) << (15 - v);
+        signs |= (bit(odd, 3) ^ bit(even, 8)) << (7 - v);
       }
       const auto sign_bits = static_cast<std::uint16_t>(signs);
       std::memcpy(block + unit * 2, &sign_bits, 2);
       for (std::uint32_t v = 0; v < 8; ++v) {
-        const std::uint32_t even = ((in[2 * v] & 0xFF) << 4) ^ (signs << (2 * v));
-        const std::uint32_t odd = ((in[2 * v + 1] & 0xFF) << 4) ^ (signs << (2 * v + 1));
-        const auto bodies = static_cast<std::uint16_t>((even & 0x0FF0) | ((odd >> 8) & 0x000F) | ((odd << 8) & 0xF000));
-        std::memcpy(block + std::uint64_t{1 + v} * stride + unit * 2, &bodies, 2);
+        const std::uint32_t even = in[2 * v], odd = ((in[2 * v + 1] & 0xFF) << 4) ^ (signs << v);
+        const auto bits = static_cast<std::uint16_t>(bit(even, 8) << 15 | (even & 0xFF) << 4 | ((odd >> 8) & 0x000F) |
+                                                     ((odd << 8) & 0x7000));
+        std::memcpy(block + std::uint64_t{1 + v} * stride + unit * 2, &bits, 2);
       }
     }
   }

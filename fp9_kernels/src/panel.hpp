@@ -1,25 +1,30 @@
 // The panel layout: how packed weights lie in memory, and the view of one matrix that the kernels take.
 //
-// 16 output rows make a panel; 3 panels make a group (the last one or two groups have 2, so that none is left with 1; see
-// group_width()); a group is one contiguous stream, in the order in
-// which a kernel that has all its panels in flight reads it: blocks of 16 k, in them vectors of 32 bytes, k ascending,
-// each vector once for every panel.
+// 16 output rows make a panel; 2 panels make a group (the last one has 1 where their number is odd); a group is one
+// contiguous stream, in the order in which a kernel that has both its panels in flight reads it: blocks of 16 k, in them
+// vectors of 32 bytes, k ascending, each vector once for every panel.
 //
 //     for each block of 16 k: for each vector of the block: for each panel of the group: 32 bytes
 //
+// Groups lie one after another, for caches' prefetchers like nothing better than to go straight on. A product with one
+// token reads two of them at once, best group g and g + half: with two streams more of the lines ahead are under way.
+// Filling after groups and before the second half keeps the two from falling upon the same sets of the first cache.
+//
 // In 16-bit units, unit 2i of a vector belongs to row i and unit 2i+1 to row i+8, so that masking the upper and shifting
-// the lower half of each 32-bit lane gives rows 8..15 and 0..7 in order. The vectors of a panel's block:
+// the lower half of each 32-bit lane gives rows 8..15 and 0..7 in order. A read that begins 2 bytes early does that shift
+// for nothing, one that begins a byte early moves each lower byte up: kernels read up to 2 bytes before a matrix, and
+// mask away what they find. The vectors of a panel's block:
 //
 //     f32   32: per k, rows 0..7, rows 8..15
 //     bf16  16: per k, 16 units
 //     e4m3   8: per two k, 16 units, low byte the even k
-//     fp9    9: 16 units of signs S, then per two k (2v, 2v + 1) 16 units B of bodies, such that
-//               (B         ^ S << 2v)       & 0x8FF0 = sign << 15 | body << 4 of k = 2v
-//               (swapped B ^ S << (2v + 1)) & 0x8FF0 = the same of k = 2v + 1     (swapped: the bytes of each unit)
+//     fp9    9: 16 units of signs S, then per two k (2v, 2v + 1) 16 units B such that
+//               B                      & 0x8FF0 = sign << 15 | body << 4 of k = 2v
+//               (swapped B ^ S << v)   & 0x8FF0 = the same of k = 2v + 1        (swapped: the bytes of each unit)
 //
-// Sign bits are not masked before they are XORed in; what the other 15 bits of a shifted S do to the bodies is undone
-// when packing. That saves two of nine instructions for 32 weights. S is found from bit 0 upward: bits 15 - 2v and
-// 14 - 2v depend on bodies, signs and lower bits of S only.
+// The first is one masked read. Of the second, 7 bits lie where the first has none, and the two that meet the first's
+// (15 and 7) are mended by S, whose bits 15 - v and 7 - v are for that. S is not masked before it is XORed in; what its
+// other bits do is undone when packing.
 //
 // Rows before and after the matrix's own, to fill panels, and columns to fill blocks have the code zero; kernels are
 // given -0.0 for the activations of filling columns: fma(+0, -0.0, acc) is acc for every acc.
@@ -32,11 +37,12 @@
 
 namespace duckfleet::kernels {
 
-// 3 panels of 2 vectors are 6 chains of fma for one token and 12 for two: enough to hide the fma's latency, few enough
-// to stay in registers, and both read the group as one stream.
-inline constexpr std::uint32_t kGroupPanels = 3;
-inline constexpr std::uint32_t kGroupScales = 4;  // room for a group's scales of one tile
+// Two groups of 2 panels for one token, and one group for two tokens, are 8 chains of fma: what hides the fma's latency,
+// and leaves registers for the decode.
+inline constexpr std::uint32_t kGroupPanels = 2;
+inline constexpr std::uint32_t kGroupScales = 2;  // a group's scales of one tile
 inline constexpr std::uint32_t kVectorBytes = 32;
+inline constexpr std::uint32_t kLeadBytes = 64;  // readable before a packed matrix; kernels read 2 of them
 
 // Functions that a file compiled for an instruction set calls are always inlined: no copy of them may be shared.
 [[gnu::always_inline]] constexpr std::uint64_t block_bytes(Format format) noexcept {
@@ -47,6 +53,29 @@ inline constexpr std::uint32_t kVectorBytes = 32;
     case Format::kFp9: return 288;
   }
   return 0;
+}
+
+[[gnu::always_inline]] constexpr std::uint32_t groups_of(std::uint32_t num_panels) noexcept {
+  return (num_panels + kGroupPanels - 1) / kGroupPanels;
+}
+
+// `bytes`, or a little more, such that what lies there and what lies that far from it can be read side by side.
+[[gnu::always_inline]] constexpr std::uint64_t spread_bytes(std::uint64_t bytes) noexcept {
+  constexpr std::uint64_t kPage = 4096, kApart = 192;
+  const std::uint64_t past = bytes % kPage;
+  if (bytes == 0 || (past >= kApart && past <= kPage - kApart)) return bytes;
+  return bytes + (past < kApart ? kApart - past : kPage + kApart - past);
+}
+
+// From a group of 2 panels to the next.
+[[gnu::always_inline]] constexpr std::uint64_t group_stride(Format format, std::uint32_t num_blocks) noexcept {
+  return spread_bytes(std::uint64_t{kGroupPanels} * num_blocks * block_bytes(format));
+}
+
+// Where the second half of the groups of 2 panels begins.
+[[gnu::always_inline]] constexpr std::uint64_t second_half_begin(Format format, std::uint32_t num_blocks,
+                                                                 std::uint32_t num_panels) noexcept {
+  return spread_bytes(num_panels / kGroupPanels / 2 * group_stride(format, num_blocks));
 }
 
 // Where the rows and columns of a packed matrix lie in panels, blocks and tiles. `row0` and `col0` are its place in the
@@ -76,17 +105,18 @@ struct PanelShape {
 
   std::uint32_t padded_cols() const noexcept { return num_blocks * kBlockK; }
   std::uint64_t stream_bytes(Format format) const noexcept {
-    return std::uint64_t{num_panels} * num_blocks * block_bytes(format);
+    const std::uint32_t full = num_panels / kGroupPanels, second = full - full / 2;
+    return second_half_begin(format, num_blocks, num_panels) + second * group_stride(format, num_blocks) +
+           num_panels % kGroupPanels * num_blocks * block_bytes(format);
   }
   std::uint64_t scale_bytes(Format format) const noexcept {
-    const std::uint64_t num_groups = (std::uint64_t{num_panels} + kGroupPanels - 1) / kGroupPanels;
-    return has_scales(format) ? num_groups * num_tiles * kGroupScales * sizeof(float) : 0;
+    return has_scales(format) ? std::uint64_t{groups_of(num_panels)} * num_tiles * kGroupScales * sizeof(float) : 0;
   }
 };
 
 struct MatrixView {
   Format format = Format::kF32;
-  const std::byte* blocks = nullptr;  // 32-byte aligned
+  const std::byte* blocks = nullptr;  // 32-byte aligned, after kLeadBytes of anything
   const float* scales = nullptr;      // [groups, num_tiles, kGroupScales], in the order of use; null: none
   std::uint32_t num_panels = 0;
   std::uint32_t num_blocks = 0;
@@ -97,32 +127,30 @@ struct MatrixView {
     return {format, blocks, scales, shape.num_panels, shape.num_blocks, shape.first_tile_blocks, shape.num_tiles};
   }
 
-  [[gnu::always_inline]] std::uint32_t num_groups() const noexcept { return (num_panels + kGroupPanels - 1) / kGroupPanels; }
-  // Groups before the narrow ones.
-  [[gnu::always_inline]] std::uint32_t full_groups() const noexcept {
-    const std::uint32_t groups = num_groups(), missing = groups * kGroupPanels - num_panels;
-    return groups < missing ? 0 : groups - missing;
-  }
+  [[gnu::always_inline]] std::uint32_t num_groups() const noexcept { return groups_of(num_panels); }
+  // Groups of 2 panels: all, or all but the last.
+  [[gnu::always_inline]] std::uint32_t full_groups() const noexcept { return num_panels / kGroupPanels; }
   [[gnu::always_inline]] std::uint32_t group_width(std::uint32_t group) const noexcept {
-    return group < full_groups() ? kGroupPanels : num_panels == 1 ? 1 : kGroupPanels - 1;
+    return group < full_groups() ? kGroupPanels : num_panels % kGroupPanels;
   }
-  // num_panels for the group after the last.
+  // Half of the full groups: group g and g + half_groups() are best read side by side, for g < half_groups().
+  [[gnu::always_inline]] std::uint32_t half_groups() const noexcept { return full_groups() / 2; }
+  [[gnu::always_inline]] const std::byte* group_blocks(std::uint32_t group) const noexcept {
+    const std::uint64_t stride = group_stride(format, num_blocks);
+    const std::uint32_t half = half_groups();
+    if (group < half) return blocks + group * stride;
+    return blocks + second_half_begin(format, num_blocks, num_panels) + (group - half) * stride;
+  }
   [[gnu::always_inline]] std::uint32_t group_first_panel(std::uint32_t group) const noexcept {
-    const std::uint32_t full = full_groups();
-    const std::uint32_t first =
-        group < full ? group * kGroupPanels : full * kGroupPanels + (group - full) * (kGroupPanels - 1);
+    const std::uint32_t first = group * kGroupPanels;
     return first < num_panels ? first : num_panels;
   }
-  [[gnu::always_inline]] std::uint32_t group_of(std::uint32_t panel) const noexcept {
-    const std::uint32_t full = full_groups();
-    return panel < full * kGroupPanels ? panel / kGroupPanels
-                                       : full + (panel - full * kGroupPanels) / (kGroupPanels - 1);
-  }
+  [[gnu::always_inline]] std::uint32_t group_of(std::uint32_t panel) const noexcept { return panel / kGroupPanels; }
   // The first vector of panel `panel` in block `block`; its others follow at vector_stride(panel).
   [[gnu::always_inline]] const std::byte* block(std::uint32_t panel, std::uint32_t block) const noexcept {
-    const std::uint32_t group = group_of(panel), first = group_first_panel(group);
-    const std::uint64_t before = std::uint64_t{first} * num_blocks + std::uint64_t{block} * group_width(group);
-    return blocks + before * block_bytes(format) + (panel - first) * kVectorBytes;
+    const std::uint32_t group = group_of(panel);
+    return group_blocks(group) + std::uint64_t{block} * group_width(group) * block_bytes(format) +
+           (panel - group_first_panel(group)) * kVectorBytes;
   }
   [[gnu::always_inline]] std::uint32_t vector_stride(std::uint32_t panel) const noexcept {
     return group_width(group_of(panel)) * kVectorBytes;

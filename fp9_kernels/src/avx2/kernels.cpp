@@ -27,53 +27,59 @@ struct Pair {
 // ---- decoding -------------------------------------------------------------------------------------------------
 // A 16-bit unit with the sign at bit 15 and the magnitude ending at bit 4, seen as the upper half of an f32, is the
 // value times 2^-120 (e4m3) or 2^-112 (fp9).
+//
+// What bounds these loops is the four vector ports, two of which take every fma. So: shifts that a read at another
+// address does for nothing, no multiplications (their port is one of the fma's), as few operations as there are.
 
 inline __m256i load(const std::byte* at) noexcept { return _mm256_load_si256(reinterpret_cast<const __m256i*>(at)); }
+inline __m256i loadu(const std::byte* at) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
 
-// Column k of a block whose vectors are `stride` bytes apart, as 16-bit units whose bits outside of the format's mask are
-// of no meaning. Not for f32.
-template <Format F>
-inline __m256i units(const std::byte* block, std::uint32_t stride, int k) noexcept {
-  if constexpr (F == Format::kBf16) {
-    return load(block + k * stride);
-  } else if constexpr (F == Format::kE4m3) {
-    // A signed byte times 16 is the code with its sign bit repeated, ending at bit 4. (An arithmetic shift does that for
-    // the upper byte; doing one of each way uses more of a core's ports.)
-    const __m256i codes = load(block + k / 2 * stride);
-    return k % 2 == 0 ? _mm256_maddubs_epi16(_mm256_set1_epi16(0x0010), codes) : _mm256_srai_epi16(codes, 4);
-  } else {
-    const __m256i swap = _mm256_set_epi8(14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1,  //
-                                         14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1);
-    __m256i bodies = load(block + (1 + k / 2) * stride);
-    if (k % 2 == 1) bodies = _mm256_shuffle_epi8(bodies, swap);
-    return _mm256_xor_si256(bodies, _mm256_slli_epi16(load(block), k));
-  }
+// A read and a mask in one instruction, which the compiler would share with other reads of the same place and then
+// spill.
+inline __m256 masked(const std::byte* at, __m256i mask) noexcept {
+  __m256 out;
+  __asm__("vpand %1, %2, %0" : "=x"(out) : "m"(*reinterpret_cast<const __m256i_u*>(at)), "x"(mask));
+  return out;
+}
+
+// A read that is done again each time, for the same reason.
+inline __m256i load_again(const std::byte* at) noexcept {
+  __m256i out;
+  __asm__ volatile("vmovdqa %1, %0" : "=x"(out) : "m"(*reinterpret_cast<const __m256i*>(at)));
+  return out;
 }
 
 template <Format F>
-constexpr std::uint32_t unit_mask() noexcept {
-  return F == Format::kBf16 ? 0xFFFF0000 : F == Format::kE4m3 ? 0x87F00000 : 0x8FF00000;
+inline __m256i unit_mask() noexcept {
+  return _mm256_set1_epi32(static_cast<int>(F == Format::kBf16 ? 0xFFFF0000 : F == Format::kE4m3 ? 0x87F00000 : 0x8FF00000));
 }
 
-// The weights of column k, times the decode's factor. Masks taken from memory leave their registers to the sums.
-template <Format F, bool MaskInMemory = false>
-inline Pair decode(const std::byte* block, std::uint32_t stride, int k) noexcept {
+alignas(32) constexpr std::uint8_t kSwapBytes[32] = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14,
+                                                     1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
+
+// Rows 0..7 and 8..15 of 16-bit units.
+inline Pair split(__m256i units, __m256i mask) noexcept {
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(units, 16), mask)),
+          _mm256_castsi256_ps(_mm256_and_si256(units, mask))};
+}
+
+// The weights of column k of a block whose vectors are `stride` bytes apart, times the decode's factor.
+template <Format F>
+inline Pair decode(const std::byte* block, std::uint32_t stride, int k, __m256i mask) noexcept {
   if constexpr (F == Format::kF32) {
     return {_mm256_castsi256_ps(load(block + 2 * k * stride)), _mm256_castsi256_ps(load(block + (2 * k + 1) * stride))};
+  } else if constexpr (F == Format::kBf16) {
+    const __m256i units = load(block + k * stride);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(units, 16)), _mm256_castsi256_ps(_mm256_and_si256(units, mask))};
+  } else if constexpr (F == Format::kE4m3) {
+    // The upper byte of each unit moved down by four bits is the odd column; of the units that begin a byte earlier, the
+    // even one.
+    return split(_mm256_srai_epi16(loadu(block + k / 2 * stride - (1 - k % 2)), 4), mask);
   } else {
-    alignas(32) static constexpr std::uint32_t kMask[8] = {unit_mask<F>(), unit_mask<F>(), unit_mask<F>(), unit_mask<F>(),
-                                                           unit_mask<F>(), unit_mask<F>(), unit_mask<F>(), unit_mask<F>()};
-    __m256i high = units<F>(block, stride, k);
-    __m256i low = _mm256_slli_epi32(high, 16);
-    if constexpr (MaskInMemory) {
-      if constexpr (F != Format::kBf16) __asm__("vpand %1, %0, %0" : "+x"(low) : "m"(kMask));
-      __asm__("vpand %1, %0, %0" : "+x"(high) : "m"(kMask));
-    } else {
-      const __m256i mask = _mm256_set1_epi32(static_cast<int>(unit_mask<F>()));
-      if constexpr (F != Format::kBf16) low = _mm256_and_si256(low, mask);
-      high = _mm256_and_si256(high, mask);
-    }
-    return {_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)};
+    const std::byte* at = block + (1 + k / 2) * stride;
+    if (k % 2 == 0) return {masked(at - 2, mask), masked(at, mask)};
+    const __m256i swapped = _mm256_shuffle_epi8(load_again(at), load(reinterpret_cast<const std::byte*>(kSwapBytes)));
+    return split(_mm256_xor_si256(swapped, _mm256_slli_epi16(load_again(block), k / 2)), mask);
   }
 }
 
@@ -91,19 +97,6 @@ constexpr std::uint32_t bytes_of_block() noexcept {
   return static_cast<std::uint32_t>(block_bytes(F));
 }
 
-// Sums over one tile along k of some panels of a group and some tokens.
-struct TileJob {
-  const std::byte* blocks;      // first block of the first panel
-  std::uint32_t vector_stride;  // of a panel; kVectorBytes times the group's width
-  std::uint32_t num_blocks;
-  const float* scales;  // of the first panel at this tile; null: 1
-  float undo;
-  const float* const* x;
-  std::uint32_t k;  // column of the tile's first block in x
-  float* const* totals;
-  std::uint32_t total0;
-};
-
 inline void add_to_total(float* total, __m256 low, __m256 high, float scale) noexcept {
   const __m256 s = _mm256_set1_ps(scale);
   _mm256_storeu_ps(total, _mm256_fmadd_ps(low, s, _mm256_loadu_ps(total)));
@@ -112,59 +105,118 @@ inline void add_to_total(float* total, __m256 low, __m256 high, float scale) noe
 
 // ---- few tokens: decode in registers ----------------------------------------------------------------------------
 
-// P panels of a group of W, T tokens.
-template <Format F, int W, int P, int T>
-[[gnu::noinline]] void direct(const TileJob& job) noexcept {
-  __m256 low[P][T], high[P][T];
-  UNROLL for (int p = 0; p < P; ++p) {
-    UNROLL for (int t = 0; t < T; ++t) low[p][t] = high[p][t] = _mm256_setzero_ps();
+// Panels to go through side by side, tile after tile.
+struct Strip {
+  const MatrixView* matrix;
+  const std::byte* blocks;  // first block (along k) of the first panel
+  const float* scales;      // of the first panel at tile 0; null: 1
+  std::uint32_t tile0, num_tiles;
+  const float* const* x;
+  float* const* totals;
+  std::uint32_t total0;
+  std::uint64_t gap = 0, scale_gap = 0, total_gap = 0;  // bytes, scales and sums from a group to the one read beside it
+};
+
+// Asks for the scales that come a few tiles later: one line in thousands of bytes of codes, so no prefetcher of the
+// machine's own expects it, and a wait at the end of a tile is not hidden by anything.
+template <int N>
+inline void prefetch_scales(const Strip& strip, std::uint32_t tile) noexcept {
+  constexpr std::uint32_t kTilesAhead = 16;
+  if (strip.scales == nullptr) return;
+  UNROLL for (int n = 0; n < N; ++n)
+    _mm_prefetch(reinterpret_cast<const char*>(strip.scales + n * strip.scale_gap + (tile + kTilesAhead) * kGroupScales),
+                 _MM_HINT_T0);
+}
+
+// The sums of a tile, added to their totals. Panel p is p % P of the group p / P.
+template <Format F, int P, int N, int T>
+inline void finish_tile(const Strip& strip, std::uint32_t tile, const __m256 (&low)[P * N][T],
+                        const __m256 (&high)[P * N][T]) noexcept {
+  UNROLL for (int p = 0; p < P * N; ++p) {
+    const std::uint64_t at = p / P * strip.scale_gap + std::uint64_t{tile} * kGroupScales + p % P;
+    const float scale = strip.scales ? strip.scales[at] * shift_undo(F) : 1.0f;
+    UNROLL for (int t = 0; t < T; ++t)
+      add_to_total(strip.totals[t] + strip.total0 + p / P * strip.total_gap + p % P * kPanelRows, low[p][t], high[p][t], scale);
   }
+}
+
+// P panels of each of N groups of the width W, T tokens.
+template <Format F, int W, int P, int N, int T>
+[[gnu::noinline]] void direct(const Strip& strip) noexcept {
+  const MatrixView& m = *strip.matrix;
+  const std::byte* blocks = strip.blocks + std::uint64_t{m.tile_begin(strip.tile0)} * W * bytes_of_block<F>();
   const float* x[T];
-  for (int t = 0; t < T; ++t) x[t] = job.x[t] + job.k;
-  const std::byte* blocks = job.blocks;
-  for (std::uint32_t b = 0; b < job.num_blocks; ++b, blocks += W * bytes_of_block<F>()) {
-    UNROLL for (int k = 0; k < 16; ++k) {
-      __m256 xk[T];
-      UNROLL for (int t = 0; t < T; ++t) xk[t] = _mm256_broadcast_ss(x[t] + b * kBlockK + k);
-      UNROLL for (int p = 0; p < P; ++p) {
-        const Pair w = decode<F, (P * T >= 6)>(blocks + p * kVectorBytes, W * kVectorBytes, k);
-        UNROLL for (int t = 0; t < T; ++t) {
-          fma(low[p][t], w.low, xk[t]);
-          fma(high[p][t], w.high, xk[t]);
+  UNROLL for (int t = 0; t < T; ++t) x[t] = strip.x[t] + m.tile_begin(strip.tile0) * kBlockK;
+  __m256i mask = unit_mask<F>();
+  __asm__("" : "+x"(mask));  // in a register, not folded into each use
+  for (std::uint32_t tile = strip.tile0; tile < strip.tile0 + strip.num_tiles; ++tile) {
+    prefetch_scales<N>(strip, tile);
+    __m256 low[P * N][T], high[P * N][T];
+    UNROLL for (int p = 0; p < P * N; ++p) {
+      UNROLL for (int t = 0; t < T; ++t) low[p][t] = high[p][t] = _mm256_setzero_ps();
+    }
+    for (std::uint32_t left = m.tile_begin(tile + 1) - m.tile_begin(tile); left > 0; --left) {
+      UNROLL for (int k = 0; k < 16; ++k) {
+        __m256 xk[T];
+        UNROLL for (int t = 0; t < T; ++t) xk[t] = _mm256_broadcast_ss(x[t] + k);
+        UNROLL for (int p = 0; p < P * N; ++p) {
+          const Pair w = decode<F>(blocks + p / P * strip.gap + p % P * kVectorBytes, W * kVectorBytes, k, mask);
+          UNROLL for (int t = 0; t < T; ++t) {
+            fma(low[p][t], w.low, xk[t]);
+            fma(high[p][t], w.high, xk[t]);
+          }
         }
       }
+      blocks += W * bytes_of_block<F>();
+      UNROLL for (int t = 0; t < T; ++t) x[t] += kBlockK;
     }
-  }
-  UNROLL for (int p = 0; p < P; ++p) {
-    const float scale = (job.scales ? job.scales[p] : 1.0f) * job.undo;
-    UNROLL for (int t = 0; t < T; ++t)
-      add_to_total(job.totals[t] + job.total0 + p * kPanelRows, low[p][t], high[p][t], scale);
+    finish_tile<F, P, N, T>(strip, tile, low, high);
   }
 }
 
 constexpr std::uint32_t kMaxDirectTokens = 4;
 
-// Panels of a group of W at once, such that their sums stay in registers; returns how many.
-template <Format F, int W>
-std::uint32_t direct_group(const TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
-  if (num_tokens == 1 && num_panels == W) return direct<F, W, W, 1>(job), W;
-  if (num_tokens == 2 && num_panels == W) return direct<F, W, W, 2>(job), W;
-  switch (num_tokens) {
-    case 1: return direct<F, W, 1, 1>(job), 1;
-    case 2: return direct<F, W, 1, 2>(job), 1;
-    case 3: return direct<F, W, 1, 3>(job), 1;
-    default: return direct<F, W, 1, 4>(job), 1;
+// A range of panels of one group; the sums of `panel` begin at `total0`.
+struct PanelRange {
+  std::uint32_t panel, end, total0;
+};
+
+template <Format F>
+Strip strip_of(const AccumulateArgs& args, const PanelRange& range) noexcept {
+  const MatrixView& m = *args.matrix;
+  return {&m, m.block(range.panel, 0), m.scales ? m.scale(range.panel, 0) : nullptr, args.tile0, args.num_tiles, args.x,
+          args.totals, range.total0};
+}
+
+template <Format F>
+void accumulate_direct(const AccumulateArgs& args, PanelRange range) noexcept {
+  const std::uint32_t width = args.matrix->group_width(args.matrix->group_of(range.panel));
+  if (width == 2 && range.end - range.panel == 2 && args.num_tokens <= 2) {
+    if (args.num_tokens == 1) return direct<F, 2, 2, 1, 1>(strip_of<F>(args, range));
+    return direct<F, 2, 2, 1, 2>(strip_of<F>(args, range));
+  }
+  for (; range.panel < range.end; ++range.panel, range.total0 += kPanelRows) {
+    const Strip strip = strip_of<F>(args, range);
+    switch (args.num_tokens) {
+      case 1: width == 2 ? direct<F, 2, 1, 1, 1>(strip) : direct<F, 1, 1, 1, 1>(strip); break;
+      case 2: width == 2 ? direct<F, 2, 1, 1, 2>(strip) : direct<F, 1, 1, 1, 2>(strip); break;
+      case 3: width == 2 ? direct<F, 2, 1, 1, 3>(strip) : direct<F, 1, 1, 1, 3>(strip); break;
+      default: width == 2 ? direct<F, 2, 1, 1, 4>(strip) : direct<F, 1, 1, 1, 4>(strip); break;
+    }
   }
 }
 
-// Does some of the job's panels; returns how many.
+// One token and two full groups: side by side. The sums of `first` and `second` begin at total0 and total1.
 template <Format F>
-std::uint32_t direct_any(const TileJob& job, std::uint32_t num_panels, std::uint32_t num_tokens) noexcept {
-  switch (job.vector_stride / kVectorBytes) {
-    case 1: return direct_group<F, 1>(job, num_panels, num_tokens);
-    case 2: return direct_group<F, 2>(job, num_panels, num_tokens);
-    default: return direct_group<F, 3>(job, num_panels, num_tokens);
-  }
+void accumulate_pair(const AccumulateArgs& args, std::uint32_t first, std::uint32_t second, std::uint32_t total0,
+                     std::uint32_t total1) noexcept {
+  const MatrixView& m = *args.matrix;
+  const std::uint32_t panel = m.group_first_panel(first);
+  Strip strip = strip_of<F>(args, {panel, panel + kGroupPanels, total0});
+  strip.gap = static_cast<std::uint64_t>(m.group_blocks(second) - m.group_blocks(first));
+  strip.scale_gap = std::uint64_t{second - first} * m.num_tiles * kGroupScales;
+  strip.total_gap = total1 - total0;
+  direct<F, 2, 2, 2, 1>(strip);
 }
 
 // ---- many tokens: decode a panel's tile into L1, then blocks of 6 tokens x 16 rows ------------------------------
@@ -172,16 +224,20 @@ std::uint32_t direct_any(const TileJob& job, std::uint32_t num_panels, std::uint
 template <Format F>
 void decode_block_to(const std::byte* block, std::uint32_t stride, float* out) noexcept {
   const __m256 factor = _mm256_set1_ps(exact_factor<F>());
-  const auto store = [&](float* at, const Pair& pair) {
-    if constexpr (has_scales(F)) {
-      _mm256_storeu_ps(at, _mm256_mul_ps(pair.low, factor));
-      _mm256_storeu_ps(at + 8, _mm256_mul_ps(pair.high, factor));
+  const __m256i mask = unit_mask<F>();
+  UNROLL for (int k = 0; k < 16; ++k) {
+    Pair w;
+    if constexpr (F == Format::kE4m3) {
+      // Here nothing waits for the multiplications' port: 16 times the lower byte is one read and one operation less.
+      const __m256i codes = load(block + k / 2 * stride);
+      w = split(k % 2 == 0 ? _mm256_maddubs_epi16(_mm256_set1_epi16(0x0010), codes) : _mm256_srai_epi16(codes, 4), mask);
     } else {
-      _mm256_storeu_ps(at, pair.low);
-      _mm256_storeu_ps(at + 8, pair.high);
+      w = decode<F>(block, stride, k, mask);
     }
-  };
-  UNROLL for (int k = 0; k < 16; ++k) store(out + k * 16, decode<F>(block, stride, k));
+    if constexpr (has_scales(F)) w = {_mm256_mul_ps(w.low, factor), _mm256_mul_ps(w.high, factor)};
+    _mm256_storeu_ps(out + k * 16, w.low);
+    _mm256_storeu_ps(out + k * 16 + 8, w.high);
+  }
 }
 
 template <int T>
@@ -205,59 +261,91 @@ void micro(const float* w, std::uint32_t num_k, const float* const* xs, std::uin
   UNROLL for (int t = 0; t < T; ++t) add_to_total(totals[t] + total0, low[t], high[t], scale);
 }
 
+// One panel's tile along k and any number of tokens.
+struct TileJob {
+  const std::byte* blocks;  // the panel's first block of the tile
+  std::uint32_t vector_stride;
+  std::uint32_t num_blocks;
+  std::uint32_t prefetch_bytes;
+  float scale;
+  const float* const* x;
+  std::uint32_t k;  // column of the tile's first block in x
+  float* const* totals;
+  std::uint32_t total0;
+};
+
 template <Format F>
 void tiled(const TileJob& job, std::uint32_t num_tokens, float* tile) noexcept {
+  const std::uint32_t block_step = job.vector_stride * (bytes_of_block<F>() / kVectorBytes);
   for (std::uint32_t b = 0; b < job.num_blocks; ++b)
-    decode_block_to<F>(job.blocks + b * job.vector_stride * (bytes_of_block<F>() / kVectorBytes), job.vector_stride,
-                       tile + b * kBlockK * kPanelRows);
+    decode_block_to<F>(job.blocks + b * block_step, job.vector_stride, tile + b * kBlockK * kPanelRows);
+  // The group's next tile is read while the sums are made.
+  const char* next = reinterpret_cast<const char*>(job.blocks) + std::uint64_t{job.num_blocks} * block_step;
+  for (std::uint32_t at = 0; at < job.prefetch_bytes; at += 64) _mm_prefetch(next + at, _MM_HINT_T1);
   const std::uint32_t num_k = job.num_blocks * kBlockK;
-  const float scale = job.scales ? job.scales[0] : 1.0f;
   std::uint32_t t = 0;
-  for (; t + 6 <= num_tokens; t += 6) micro<6>(tile, num_k, job.x + t, job.k, job.totals + t, job.total0, scale);
+  for (; t + 6 <= num_tokens; t += 6) micro<6>(tile, num_k, job.x + t, job.k, job.totals + t, job.total0, job.scale);
   const float* const* x = job.x + t;
   float* const* totals = job.totals + t;
   switch (num_tokens - t) {
-    case 1: return micro<1>(tile, num_k, x, job.k, totals, job.total0, scale);
-    case 2: return micro<2>(tile, num_k, x, job.k, totals, job.total0, scale);
-    case 3: return micro<3>(tile, num_k, x, job.k, totals, job.total0, scale);
-    case 4: return micro<4>(tile, num_k, x, job.k, totals, job.total0, scale);
-    case 5: return micro<5>(tile, num_k, x, job.k, totals, job.total0, scale);
+    case 1: return micro<1>(tile, num_k, x, job.k, totals, job.total0, job.scale);
+    case 2: return micro<2>(tile, num_k, x, job.k, totals, job.total0, job.scale);
+    case 3: return micro<3>(tile, num_k, x, job.k, totals, job.total0, job.scale);
+    case 4: return micro<4>(tile, num_k, x, job.k, totals, job.total0, job.scale);
+    case 5: return micro<5>(tile, num_k, x, job.k, totals, job.total0, job.scale);
     default: return;
   }
 }
 
 template <Format F>
-void accumulate_format(const AccumulateArgs& args) noexcept {
+void accumulate_tiled(const AccumulateArgs& args, const PanelRange& range) noexcept {
   const MatrixView& m = *args.matrix;
-  const bool few = args.num_tokens <= kMaxDirectTokens && (args.shifted || !has_scales(F));
-  const std::uint32_t panel_end = args.panel0 + args.num_panels;
-  for (std::uint32_t panel = args.panel0; panel < panel_end;) {
-    // The panels of one group are done tile by tile, so that a group narrower in flight still reads one stream.
-    const std::uint32_t group = m.group_of(panel), width = m.group_width(group);
-    const std::uint32_t group_end = m.group_first_panel(group) + width;
-    const std::uint32_t end = group_end < panel_end ? group_end : panel_end;
-    for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
-      const std::uint32_t first = m.tile_begin(tile), last = m.tile_begin(tile + 1);
-      for (std::uint32_t p = panel; p < end;) {
-        const TileJob job{m.block(p, first),
-                          width * kVectorBytes,
-                          last - first,
-                          m.scales ? m.scale(p, tile) : nullptr,
-                          shift_undo(F),
-                          args.x,
-                          first * kBlockK,
-                          args.totals,
-                          (p - args.panel0) * kPanelRows};
-        if (few) {
-          p += direct_any<F>(job, end - p, args.num_tokens);
-        } else {
-          tiled<F>(job, args.num_tokens, args.scratch);
-          ++p;
-        }
-      }
-    }
-    panel = end;
+  const std::uint32_t stride = m.vector_stride(range.panel);
+  // Tile by tile, so that the group is read as the one stream that it is.
+  for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
+    const std::uint32_t first = m.tile_begin(tile), num_blocks = m.tile_begin(tile + 1) - first;
+    for (std::uint32_t panel = range.panel; panel < range.end; ++panel)
+      tiled<F>({m.block(panel, first), stride, num_blocks,
+                panel == range.panel ? num_blocks * (stride / kVectorBytes) * bytes_of_block<F>() : 0,
+                m.scales ? *m.scale(panel, tile) : 1.0f, args.x, first * kBlockK, args.totals,
+                range.total0 + (panel - range.panel) * kPanelRows},
+               args.num_tokens, args.scratch);
   }
+}
+
+template <Format F>
+void accumulate_range(const AccumulateArgs& args, std::uint32_t panel, std::uint32_t end, std::uint32_t total0) noexcept {
+  const bool few = args.num_tokens <= kMaxDirectTokens && (args.shifted || !has_scales(F));
+  if (few && args.num_tokens == 1 && panel % kGroupPanels == 0) {
+    const std::uint32_t group = panel / kGroupPanels, half = (end - panel) / kGroupPanels / 2;
+    const std::uint32_t gap = half * kGroupPanels * kPanelRows;
+    for (std::uint32_t g = 0; g < half; ++g) {
+      const std::uint32_t total = total0 + g * kGroupPanels * kPanelRows;
+      accumulate_pair<F>(args, group + g, group + half + g, total, total + gap);
+    }
+    panel += 2 * half * kGroupPanels;
+    total0 += 2 * gap;
+  }
+  while (panel < end) {
+    const std::uint32_t group_end = (panel / kGroupPanels + 1) * kGroupPanels;
+    const PanelRange range{panel, group_end < end ? group_end : end, total0};
+    if (few)
+      accumulate_direct<F>(args, range);
+    else
+      accumulate_tiled<F>(args, range);
+    total0 += (range.end - panel) * kPanelRows;
+    panel = range.end;
+  }
+}
+
+template <Format F>
+void accumulate_format(const AccumulateArgs& args) noexcept {
+  const std::uint32_t second0 = args.panel0 + args.panel_gap, second_total0 = args.num_panels * kPanelRows;
+  if (args.panel_gap != 0 && args.num_tokens == 1 && args.num_panels == kGroupPanels &&
+      args.panel0 % kGroupPanels == 0 && args.panel_gap % kGroupPanels == 0 && (args.shifted || !has_scales(F)))
+    return accumulate_pair<F>(args, args.panel0 / kGroupPanels, second0 / kGroupPanels, 0, second_total0);
+  accumulate_range<F>(args, args.panel0, args.panel0 + args.num_panels, 0);
+  if (args.panel_gap != 0) accumulate_range<F>(args, second0, second0 + args.num_panels, second_total0);
 }
 
 void accumulate(const AccumulateArgs& args) noexcept {

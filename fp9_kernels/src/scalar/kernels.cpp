@@ -42,9 +42,8 @@ void decode_block(Format format, const std::byte* block, std::uint32_t stride, f
           value = tables.e4m3[bytes[k / 2 * stride + unit * 2 + k % 2]];
           break;
         case Format::kFp9: {
-          std::uint32_t bodies = unit_at(bytes + (1 + k / 2) * stride, unit);
-          if (k % 2 == 1) bodies = (bodies << 8 | bodies >> 8) & 0xFFFF;
-          const std::uint32_t bits = bodies ^ unit_at(bytes, unit) << k;
+          std::uint32_t bits = unit_at(bytes + (1 + k / 2) * stride, unit);
+          if (k % 2 == 1) bits = ((bits << 8 | bits >> 8) & 0xFFFF) ^ unit_at(bytes, unit) << k / 2;
           value = tables.fp9[((bits >> 15) & 1) << 8 | ((bits >> 4) & 0xFF)];
           break;
         }
@@ -56,8 +55,8 @@ void decode_block(Format format, const std::byte* block, std::uint32_t stride, f
 void accumulate(const AccumulateArgs& args) noexcept {
   const MatrixView& m = *args.matrix;
   const float unshift = args.shifted ? std::bit_cast<float>(static_cast<std::uint32_t>(127 - kShiftExponent) << 23) : 1.0f;
-  for (std::uint32_t p = 0; p < args.num_panels; ++p) {
-    const std::uint32_t panel = args.panel0 + p;
+  for (std::uint32_t p = 0; p < args.num_panels * (args.panel_gap == 0 ? 1 : 2); ++p) {
+    const std::uint32_t panel = args.panel0 + (p < args.num_panels ? p : p - args.num_panels + args.panel_gap);
     for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
       const std::uint32_t first = m.tile_begin(tile), last = m.tile_begin(tile + 1);
       const float scale = m.scales ? *m.scale(panel, tile) : 1.0f;
