@@ -36,9 +36,9 @@ struct GateUpUnit {
   std::uint32_t width() const noexcept { return num_panels * (panel_gap == 0 ? 1 : 2) * kPanelRows; }
 };
 
-// A group holds a panel of gate and one of up.
+// Two groups of three panels hold whole pairs of gate and up, and so do one or two groups of two.
 constexpr std::uint32_t kUnitGroups = 2;
-constexpr std::uint32_t kMaxUnitPanels = kUnitGroups * kGroupPanels;
+constexpr std::uint32_t kMaxUnitPanels = 2 * kUnitGroups * kGroupPanels;
 
 // Pieces of the first stage that a thread may have begun while activations are still coming in: enough to be at work
 // for as long as they take to arrive.
@@ -185,12 +185,16 @@ class FfnCall {
     GateUpUnit* units = buffers_.units.reserve(num_groups);
     for (std::uint32_t e = 0; e < num_active_; ++e) {
       const MatrixView& matrix = active[e].section->gate_up;
-      const std::uint32_t half = active[e].count == 1 ? matrix.half_groups() : 0;
-      for (std::uint32_t g = 0; g < half; ++g) units[num_units_++] = {e, g * kGroupPanels, kGroupPanels, half * kGroupPanels};
-      for (std::uint32_t g = 2 * half; g < matrix.num_groups(); g += kUnitGroups) {
-        const std::uint32_t panel0 = matrix.group_first_panel(g);
-        units[num_units_++] = {e, panel0, matrix.group_first_panel(g + kUnitGroups) - panel0, 0};
-      }
+      // Full groups are taken by twos, beginning with an even one, for then they hold whole pairs of panels. Their number is
+      // even: that of all panels is, and that of the panels in groups of two.
+      const std::uint32_t full = matrix.full_groups();
+      const std::uint32_t gap = active[e].count == 1 ? (full / 2 + 1) / 2 * 2 : full, paired = full - gap;
+      for (std::uint32_t g = 0; g < paired; g += kUnitGroups)
+        units[num_units_++] = {e, g * kGroupPanels, kUnitGroups * kGroupPanels, gap * kGroupPanels};
+      for (std::uint32_t g = paired; g < gap; g += kUnitGroups)
+        units[num_units_++] = {e, g * kGroupPanels, kUnitGroups * kGroupPanels, 0};
+      for (std::uint32_t g = full; g < matrix.num_groups(); ++g)
+        units[num_units_++] = {e, matrix.group_first_panel(g), matrix.group_width(g), 0};
     }
   }
 
@@ -198,7 +202,7 @@ class FfnCall {
   // share the work evenly and to keep the sums in cache.
   std::uint32_t choose_down_groups() const noexcept {
     const std::uint32_t num_groups = down_.num_groups();
-    const std::uint32_t cap = batch_.num_tokens <= 6 ? 16 : batch_.num_tokens <= 32 ? 6 : 3;
+    const std::uint32_t cap = batch_.num_tokens <= 6 ? 10 : batch_.num_tokens <= 32 ? 4 : 2;
     const std::uint32_t threads = team_.num_threads();
     const std::uint32_t rounds = (num_groups + threads * cap - 1) / (threads * cap);
     return (num_groups + threads * rounds - 1) / (threads * rounds);

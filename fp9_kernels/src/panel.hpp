@@ -1,8 +1,8 @@
 // The panel layout: how packed weights lie in memory, and the view of one matrix that the kernels take.
 //
-// 16 output rows make a panel; 2 panels make a group (the last one has 1 where their number is odd); a group is one
-// contiguous stream, in the order in which a kernel that has both its panels in flight reads it: blocks of 16 k, in them
-// vectors of 32 bytes, k ascending, each vector once for every panel.
+// 16 output rows make a panel; 3 panels make a group (the last one or two groups have 2, so that none is left with 1; see
+// group_width()); a group is one contiguous stream, in the order in which a kernel that has all its panels in flight reads
+// it: blocks of 16 k, in them vectors of 32 bytes, k ascending, each vector once for every panel.
 //
 //     for each block of 16 k: for each vector of the block: for each panel of the group: 32 bytes
 //
@@ -37,10 +37,10 @@
 
 namespace duckfleet::kernels {
 
-// Two groups of 2 panels for one token, and one group for two tokens, are 8 chains of fma: what hides the fma's latency,
-// and leaves registers for the decode.
-inline constexpr std::uint32_t kGroupPanels = 2;
-inline constexpr std::uint32_t kGroupScales = 2;  // a group's scales of one tile
+// Two groups of 3 panels for one token, and one group for two tokens, are 12 chains of fma: enough to hide the fma's
+// latency and to catch up after a wait for memory, few enough to stay in registers.
+inline constexpr std::uint32_t kGroupPanels = 3;
+inline constexpr std::uint32_t kGroupScales = 4;  // room for a group's scales of one tile
 inline constexpr std::uint32_t kVectorBytes = 32;
 inline constexpr std::uint32_t kLeadBytes = 64;  // readable before a packed matrix; kernels read 2 of them
 
@@ -59,6 +59,12 @@ inline constexpr std::uint32_t kLeadBytes = 64;  // readable before a packed mat
   return (num_panels + kGroupPanels - 1) / kGroupPanels;
 }
 
+// Groups of 3 panels; they come before the narrow ones.
+[[gnu::always_inline]] constexpr std::uint32_t full_groups_of(std::uint32_t num_panels) noexcept {
+  const std::uint32_t groups = groups_of(num_panels), missing = groups * kGroupPanels - num_panels;
+  return groups < missing ? 0 : groups - missing;
+}
+
 // `bytes`, or a little more, such that what lies there and what lies that far from it can be read side by side.
 [[gnu::always_inline]] constexpr std::uint64_t spread_bytes(std::uint64_t bytes) noexcept {
   constexpr std::uint64_t kPage = 4096, kApart = 192;
@@ -67,15 +73,15 @@ inline constexpr std::uint32_t kLeadBytes = 64;  // readable before a packed mat
   return bytes + (past < kApart ? kApart - past : kPage + kApart - past);
 }
 
-// From a group of 2 panels to the next.
+// From a group of 3 panels to the next.
 [[gnu::always_inline]] constexpr std::uint64_t group_stride(Format format, std::uint32_t num_blocks) noexcept {
   return spread_bytes(std::uint64_t{kGroupPanels} * num_blocks * block_bytes(format));
 }
 
-// Where the second half of the groups of 2 panels begins.
+// Where the second half of the groups of 3 panels begins.
 [[gnu::always_inline]] constexpr std::uint64_t second_half_begin(Format format, std::uint32_t num_blocks,
                                                                  std::uint32_t num_panels) noexcept {
-  return spread_bytes(num_panels / kGroupPanels / 2 * group_stride(format, num_blocks));
+  return spread_bytes(full_groups_of(num_panels) / 2 * group_stride(format, num_blocks));
 }
 
 // Where the rows and columns of a packed matrix lie in panels, blocks and tiles. `row0` and `col0` are its place in the
@@ -105,9 +111,9 @@ struct PanelShape {
 
   std::uint32_t padded_cols() const noexcept { return num_blocks * kBlockK; }
   std::uint64_t stream_bytes(Format format) const noexcept {
-    const std::uint32_t full = num_panels / kGroupPanels, second = full - full / 2;
+    const std::uint32_t full = full_groups_of(num_panels), second = full - full / 2;
     return second_half_begin(format, num_blocks, num_panels) + second * group_stride(format, num_blocks) +
-           num_panels % kGroupPanels * num_blocks * block_bytes(format);
+           std::uint64_t{num_panels - full * kGroupPanels} * num_blocks * block_bytes(format);
   }
   std::uint64_t scale_bytes(Format format) const noexcept {
     return has_scales(format) ? std::uint64_t{groups_of(num_panels)} * num_tiles * kGroupScales * sizeof(float) : 0;
@@ -128,24 +134,32 @@ struct MatrixView {
   }
 
   [[gnu::always_inline]] std::uint32_t num_groups() const noexcept { return groups_of(num_panels); }
-  // Groups of 2 panels: all, or all but the last.
-  [[gnu::always_inline]] std::uint32_t full_groups() const noexcept { return num_panels / kGroupPanels; }
+  [[gnu::always_inline]] std::uint32_t full_groups() const noexcept { return full_groups_of(num_panels); }
   [[gnu::always_inline]] std::uint32_t group_width(std::uint32_t group) const noexcept {
-    return group < full_groups() ? kGroupPanels : num_panels % kGroupPanels;
+    return group < full_groups() ? kGroupPanels : num_panels == 1 ? 1 : kGroupPanels - 1;
+  }
+  // num_panels for the group after the last.
+  [[gnu::always_inline]] std::uint32_t group_first_panel(std::uint32_t group) const noexcept {
+    const std::uint32_t full = full_groups();
+    const std::uint32_t first =
+        group < full ? group * kGroupPanels : full * kGroupPanels + (group - full) * (kGroupPanels - 1);
+    return first < num_panels ? first : num_panels;
+  }
+  [[gnu::always_inline]] std::uint32_t group_of(std::uint32_t panel) const noexcept {
+    const std::uint32_t full = full_groups();
+    return panel < full * kGroupPanels ? panel / kGroupPanels
+                                       : full + (panel - full * kGroupPanels) / (kGroupPanels - 1);
   }
   // Half of the full groups: group g and g + half_groups() are best read side by side, for g < half_groups().
   [[gnu::always_inline]] std::uint32_t half_groups() const noexcept { return full_groups() / 2; }
   [[gnu::always_inline]] const std::byte* group_blocks(std::uint32_t group) const noexcept {
     const std::uint64_t stride = group_stride(format, num_blocks);
-    const std::uint32_t half = half_groups();
+    const std::uint32_t full = full_groups(), half = full / 2;
     if (group < half) return blocks + group * stride;
-    return blocks + second_half_begin(format, num_blocks, num_panels) + (group - half) * stride;
+    const std::uint32_t wide = group < full ? group : full;
+    return blocks + second_half_begin(format, num_blocks, num_panels) + (wide - half) * stride +
+           std::uint64_t{group_first_panel(group) - wide * kGroupPanels} * num_blocks * block_bytes(format);
   }
-  [[gnu::always_inline]] std::uint32_t group_first_panel(std::uint32_t group) const noexcept {
-    const std::uint32_t first = group * kGroupPanels;
-    return first < num_panels ? first : num_panels;
-  }
-  [[gnu::always_inline]] std::uint32_t group_of(std::uint32_t panel) const noexcept { return panel / kGroupPanels; }
   // The first vector of panel `panel` in block `block`; its others follow at vector_stride(panel).
   [[gnu::always_inline]] const std::byte* block(std::uint32_t panel, std::uint32_t block) const noexcept {
     const std::uint32_t group = group_of(panel);

@@ -174,6 +174,60 @@ template <Format F, int W, int P, int N, int T>
   }
 }
 
+// Two tokens, three panels: 12 sums leave four registers, which no compiler keeps to. The operands u and w are rows
+// 8..15 and 0..7 of a column of one panel, x is an activation, read again whenever the other token's is needed; m is the
+// mask. `at` is the panel's vector for the column, p its number, k the column.
+#define READ_E4M3_EVEN(at, p, j) "vmovdqu " at "-1(%[q]), %[u]\n\tvpsraw $4, %[u], %[u]\n\t" SPLIT
+#define READ_E4M3_ODD(at, p, j) "vmovdqu " at "(%[q]), %[u]\n\tvpsraw $4, %[u], %[u]\n\t" SPLIT
+#define READ_FP9_EVEN(at, p, j) "vpand 96+" at "(%[q]), %[m], %[u]\n\tvpand 96+" at "-2(%[q]), %[m], %[w]\n\t"
+#define READ_FP9_ODD(at, p, j)                                                                                 \
+  "vmovdqa 96+" at "(%[q]), %[u]\n\tvmovdqa 32*" p "(%[q]), %[w]\n\tvpshufb %[swap], %[u], %[u]\n\tvpsllw $" j \
+  ", %[w], %[w]\n\tvpxor %[w], %[u], %[u]\n\t" SPLIT
+#define SPLIT "vpslld $16, %[u], %[w]\n\tvpand %[m], %[u], %[u]\n\tvpand %[m], %[w], %[w]\n\t"
+#define X(t, k) "vbroadcastss 4*" k "(%[x" t "]), %[x]\n\t"
+#define SUM(p, t) "vfmadd231ps %[x], %[u], %[h" p t "]\n\tvfmadd231ps %[x], %[w], %[l" p t "]\n\t"
+#define COLUMN(READ, j, k)                                                   \
+  READ("96*" j, "0", j) X("0", k) SUM("0", "0") X("1", k) SUM("0", "1")      \
+  READ("96*" j "+32", "1", j) SUM("1", "1") X("0", k) SUM("1", "0")          \
+  READ("96*" j "+64", "2", j) SUM("2", "0") X("1", k) SUM("2", "1")
+#define TWO_COLUMNS(F, j, k0, k1) COLUMN(READ_##F##_EVEN, j, k0) COLUMN(READ_##F##_ODD, j, k1)
+#define BLOCK(F)                                                                                     \
+  TWO_COLUMNS(F, "0", "0", "1") TWO_COLUMNS(F, "1", "2", "3") TWO_COLUMNS(F, "2", "4", "5")          \
+  TWO_COLUMNS(F, "3", "6", "7") TWO_COLUMNS(F, "4", "8", "9") TWO_COLUMNS(F, "5", "10", "11")        \
+  TWO_COLUMNS(F, "6", "12", "13") TWO_COLUMNS(F, "7", "14", "15")
+#define CLEAR(p) \
+  "vpxor %[l" p "0], %[l" p "0], %[l" p "0]\n\tvpxor %[l" p "1], %[l" p "1], %[l" p "1]\n\t" \
+  "vpxor %[h" p "0], %[h" p "0], %[h" p "0]\n\tvpxor %[h" p "1], %[h" p "1], %[h" p "1]\n\t"
+#define SUMS_OF(p) \
+  [l##p##0] "=&x"(low[p][0]), [l##p##1] "=&x"(low[p][1]), [h##p##0] "=&x"(high[p][0]), [h##p##1] "=&x"(high[p][1])
+#define BLOCKS(F, STEP)                                                                                           \
+  __asm__(CLEAR("0") CLEAR("1") CLEAR("2") ".p2align 5\n1:\n\t" BLOCK(F) "add $" STEP                             \
+          ", %[q]\n\tadd $64, %[x0]\n\tadd $64, %[x1]\n\tdec %[n]\n\tjnz 1b\n\t"                                  \
+          : SUMS_OF(0), SUMS_OF(1), SUMS_OF(2), [u] "=&x"(u), [w] "=&x"(w), [x] "=&x"(x), [q] "+r"(blocks),       \
+            [x0] "+r"(x0), [x1] "+r"(x1), [n] "+r"(left)                                                          \
+          : [m] "x"(mask), [swap] "m"(kSwapBytes)                                                                 \
+          : "cc", "memory")
+
+template <Format F>
+[[gnu::noinline]] void direct_two(const Strip& strip) noexcept {
+  static_assert(kGroupPanels == 3 && has_scales(F));
+  const MatrixView& m = *strip.matrix;
+  const std::uint32_t first = m.tile_begin(strip.tile0);
+  const std::byte* blocks = strip.blocks + std::uint64_t{first} * kGroupPanels * bytes_of_block<F>();
+  const float *x0 = strip.x[0] + first * kBlockK, *x1 = strip.x[1] + first * kBlockK;
+  const __m256i mask = unit_mask<F>();
+  for (std::uint32_t tile = strip.tile0; tile < strip.tile0 + strip.num_tiles; ++tile) {
+    prefetch_scales<1>(strip, tile);
+    __m256 low[3][2], high[3][2], u, w, x;
+    std::uint64_t left = m.tile_begin(tile + 1) - m.tile_begin(tile);
+    if constexpr (F == Format::kE4m3)
+      BLOCKS(E4M3, "768");
+    else
+      BLOCKS(FP9, "864");
+    finish_tile<F, 3, 1, 2>(strip, tile, low, high);
+  }
+}
+
 constexpr std::uint32_t kMaxDirectTokens = 4;
 
 // A range of panels of one group; the sums of `panel` begin at `total0`.
@@ -188,21 +242,35 @@ Strip strip_of(const AccumulateArgs& args, const PanelRange& range) noexcept {
           args.totals, range.total0};
 }
 
-template <Format F>
-void accumulate_direct(const AccumulateArgs& args, PanelRange range) noexcept {
-  const std::uint32_t width = args.matrix->group_width(args.matrix->group_of(range.panel));
-  if (width == 2 && range.end - range.panel == 2 && args.num_tokens <= 2) {
-    if (args.num_tokens == 1) return direct<F, 2, 2, 1, 1>(strip_of<F>(args, range));
-    return direct<F, 2, 2, 1, 2>(strip_of<F>(args, range));
+// Panels of a group of W.
+template <Format F, int W>
+void direct_group(const AccumulateArgs& args, PanelRange range) noexcept {
+  if (range.end - range.panel == W) {
+    if (args.num_tokens == 1) return direct<F, W, W, 1, 1>(strip_of<F>(args, range));
+    if (args.num_tokens == 2) {
+      if constexpr (W == 3 && has_scales(F))
+        return direct_two<F>(strip_of<F>(args, range));
+      else
+        return direct<F, W, W, 1, 2>(strip_of<F>(args, range));
+    }
   }
   for (; range.panel < range.end; ++range.panel, range.total0 += kPanelRows) {
     const Strip strip = strip_of<F>(args, range);
     switch (args.num_tokens) {
-      case 1: width == 2 ? direct<F, 2, 1, 1, 1>(strip) : direct<F, 1, 1, 1, 1>(strip); break;
-      case 2: width == 2 ? direct<F, 2, 1, 1, 2>(strip) : direct<F, 1, 1, 1, 2>(strip); break;
-      case 3: width == 2 ? direct<F, 2, 1, 1, 3>(strip) : direct<F, 1, 1, 1, 3>(strip); break;
-      default: width == 2 ? direct<F, 2, 1, 1, 4>(strip) : direct<F, 1, 1, 1, 4>(strip); break;
+      case 1: direct<F, W, 1, 1, 1>(strip); break;
+      case 2: direct<F, W, 1, 1, 2>(strip); break;
+      case 3: direct<F, W, 1, 1, 3>(strip); break;
+      default: direct<F, W, 1, 1, 4>(strip); break;
     }
+  }
+}
+
+template <Format F>
+void accumulate_direct(const AccumulateArgs& args, const PanelRange& range) noexcept {
+  switch (args.matrix->group_width(args.matrix->group_of(range.panel))) {
+    case 1: return direct_group<F, 1>(args, range);
+    case 2: return direct_group<F, 2>(args, range);
+    default: return direct_group<F, 3>(args, range);
   }
 }
 
@@ -216,7 +284,7 @@ void accumulate_pair(const AccumulateArgs& args, std::uint32_t first, std::uint3
   strip.gap = static_cast<std::uint64_t>(m.group_blocks(second) - m.group_blocks(first));
   strip.scale_gap = std::uint64_t{second - first} * m.num_tiles * kGroupScales;
   strip.total_gap = total1 - total0;
-  direct<F, 2, 2, 2, 1>(strip);
+  direct<F, kGroupPanels, kGroupPanels, 2, 1>(strip);
 }
 
 // ---- many tokens: decode a panel's tile into L1, then blocks of 6 tokens x 16 rows ------------------------------
@@ -314,22 +382,41 @@ void accumulate_tiled(const AccumulateArgs& args, const PanelRange& range) noexc
 }
 
 template <Format F>
+bool is_few(const AccumulateArgs& args) noexcept {
+  return args.num_tokens <= kMaxDirectTokens && (args.shifted || !has_scales(F));
+}
+
+// Pairs of groups (first + i, second + i), where all are full ones, for one token; whether it is done.
+template <Format F>
+bool accumulate_pairs(const AccumulateArgs& args, std::uint32_t panel, std::uint32_t second_panel, std::uint32_t num_panels,
+                      std::uint32_t total0, std::uint32_t total1) noexcept {
+  const MatrixView& m = *args.matrix;
+  const std::uint32_t first = panel / kGroupPanels, second = second_panel / kGroupPanels, count = num_panels / kGroupPanels;
+  if (!is_few<F>(args) || args.num_tokens != 1 || panel % kGroupPanels != 0 || second_panel % kGroupPanels != 0 ||
+      num_panels % kGroupPanels != 0 || count == 0 || first + count > second || second + count > m.full_groups())
+    return false;
+  for (std::uint32_t i = 0; i < count; ++i)
+    accumulate_pair<F>(args, first + i, second + i, total0 + i * kGroupPanels * kPanelRows,
+                       total1 + i * kGroupPanels * kPanelRows);
+  return true;
+}
+
+template <Format F>
 void accumulate_range(const AccumulateArgs& args, std::uint32_t panel, std::uint32_t end, std::uint32_t total0) noexcept {
-  const bool few = args.num_tokens <= kMaxDirectTokens && (args.shifted || !has_scales(F));
-  if (few && args.num_tokens == 1 && panel % kGroupPanels == 0) {
-    const std::uint32_t group = panel / kGroupPanels, half = (end - panel) / kGroupPanels / 2;
-    const std::uint32_t gap = half * kGroupPanels * kPanelRows;
-    for (std::uint32_t g = 0; g < half; ++g) {
-      const std::uint32_t total = total0 + g * kGroupPanels * kPanelRows;
-      accumulate_pair<F>(args, group + g, group + half + g, total, total + gap);
+  const MatrixView& m = *args.matrix;
+  const std::uint32_t full_panels = m.full_groups() * kGroupPanels, full_end = end < full_panels ? end : full_panels;
+  if (panel < full_end) {
+    // Two streams here too: the first and the second half of the range.
+    const std::uint32_t half = (full_end - panel) / kGroupPanels / 2 * kGroupPanels;
+    if (accumulate_pairs<F>(args, panel, panel + half, half, total0, total0 + half * kPanelRows)) {
+      panel += 2 * half;
+      total0 += 2 * half * kPanelRows;
     }
-    panel += 2 * half * kGroupPanels;
-    total0 += 2 * gap;
   }
   while (panel < end) {
-    const std::uint32_t group_end = (panel / kGroupPanels + 1) * kGroupPanels;
+    const std::uint32_t group = m.group_of(panel), group_end = m.group_first_panel(group) + m.group_width(group);
     const PanelRange range{panel, group_end < end ? group_end : end, total0};
-    if (few)
+    if (is_few<F>(args))
       accumulate_direct<F>(args, range);
     else
       accumulate_tiled<F>(args, range);
@@ -341,9 +428,7 @@ void accumulate_range(const AccumulateArgs& args, std::uint32_t panel, std::uint
 template <Format F>
 void accumulate_format(const AccumulateArgs& args) noexcept {
   const std::uint32_t second0 = args.panel0 + args.panel_gap, second_total0 = args.num_panels * kPanelRows;
-  if (args.panel_gap != 0 && args.num_tokens == 1 && args.num_panels == kGroupPanels &&
-      args.panel0 % kGroupPanels == 0 && args.panel_gap % kGroupPanels == 0 && (args.shifted || !has_scales(F)))
-    return accumulate_pair<F>(args, args.panel0 / kGroupPanels, second0 / kGroupPanels, 0, second_total0);
+  if (args.panel_gap != 0 && accumulate_pairs<F>(args, args.panel0, second0, args.num_panels, 0, second_total0)) return;
   accumulate_range<F>(args, args.panel0, args.panel0 + args.num_panels, 0);
   if (args.panel_gap != 0) accumulate_range<F>(args, second0, second0 + args.num_panels, second_total0);
 }
