@@ -28,6 +28,7 @@ BENCHES = {
     "failover": "duckfleet.runtime.fabric.bench_failover",
     "place": "duckfleet.fleet.bench.place",
     "decode": "duckfleet.fleet.bench.decode",
+    "prefill": "duckfleet.fleet.bench.prefill",
     "boot": "duckfleet.fleet.bench.boot",
     "restart": "duckfleet.fleet.bench.restart",
     "probe": "duckfleet.fleet.bench.probe",

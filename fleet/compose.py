@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -385,14 +386,22 @@ def _require_host_memory(checkpoint: Any, ctx: int, host_format: str | None, say
     budget.require(psutil.virtual_memory().available)
 
 
+@dataclass(frozen=True, slots=True)
+class BareDecoder:
+    """A standing model without a server, one sequence at a time from a fixed prompt."""
+
+    decode: Callable[[int], dict[str, float]]
+    """Decodes so many tokens greedily, one by one; the fabric's share in microseconds (prepare, send, wait, fetch) and
+    the whole ("all")."""
+    prefill: Callable[[int], float]
+    """Runs a prompt of so many tokens; microseconds until its logits."""
+
+
 @contextmanager
 def bare_decoder(
     fleet: FleetContext, standing: Standing, *, host_format: str | None = None, num_threads: int = 1
-) -> Iterator[Callable[[int], dict[str, float]]]:
-    """The standing model without a server: a function that decodes so many tokens, one by one from a fixed prompt.
-
-    It returns the fabric's share of the time in microseconds, by part (prepare, send, wait, fetch).
-    """
+) -> Iterator[BareDecoder]:
+    """The standing model, its host side in `host_format` (None: as stored) on `num_threads` threads."""
     from duckfleet.runtime.fabric import UdpFabric
     from duckfleet.runtime.model import Checkpoint, load_decoder
 
@@ -407,17 +416,33 @@ def bare_decoder(
 
         def decode(num_tokens: int) -> dict[str, float]:
             cache = decoder.new_cache(num_tokens + 16)
-            token = int(decoder.forward(list(range(1, 9)), cache)[-1].argmax())
+            token = int(decoder.forward(list(range(1, 9)), cache)[-1].numpy().argmax())
             spent = dict.fromkeys(("prepare", "send", "wait", "fetch"), 0.0)
+            began = time.perf_counter()
             for _ in range(num_tokens):
-                token = int(decoder.forward([token], cache)[-1].argmax())
+                token = int(decoder.forward([token], cache)[-1].numpy().argmax())
                 for part in spent:
                     spent[part] += getattr(decoder.timing, f"{part}_us")
-            return spent
+            return {**spent, "all": 1e6 * (time.perf_counter() - began)}
 
-        yield decode
+        def prefill(num_tokens: int) -> float:
+            cache = decoder.new_cache(num_tokens)
+            prompt = [1 + i % (decoder.vocab_size - 1) for i in range(num_tokens)]
+            began = time.perf_counter()
+            decoder.forward(prompt, cache)
+            return 1e6 * (time.perf_counter() - began)
+
+        yield BareDecoder(decode, prefill)
     finally:
         fabric.close()
+
+
+def write_q8_0(models_dir: Path, model: str, target: Path) -> None:
+    """A pulled GGUF model with its matrices as Q8_0, for peers that read nothing of ours."""
+    from duckfleet.runtime.model.requantise import write_q8_0 as write
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write(find_model(models_dir, model).path, target)
 
 
 def _spin_us(roster: Roster) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from duckfleet.fleet import compose
 from duckfleet.fleet.announcement import Announcement, running_server
-from duckfleet.fleet.bench.decode import place_on_lab
+from duckfleet.fleet.bench.small_fleet import place_on_lab
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.lab import processes
 from duckfleet.fleet.serving import ServeRequest, serve_model
