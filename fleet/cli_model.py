@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -162,6 +162,9 @@ def place(
     replicas: Annotated[
         float, typer.Option(min=0, max=1, help="How much of a second copy other ducks hold, as far as it fits.")
     ] = 1.0,
+    by_bandwidth: Annotated[
+        bool, typer.Option("--by-bandwidth", help="Give a duck that reads slower a smaller slice, by its newest probe.")
+    ] = False,
     tp: Annotated[int | None, typer.Option(min=1, max=64, help="How many ducks. Default: all that are ready.")] = None,
     allow_degraded: Annotated[bool, typer.Option("--allow-degraded", help="Take degraded ducks too.")] = False,
     max_age: Annotated[float, typer.Option(min=0.001, metavar="H", help="Oldest probe to rely on, in hours.")] = 12.0,
@@ -180,10 +183,17 @@ def place(
     fleet = fleet_of(context)
     fleet.make_state_dir()
     request = PlacementRequest(
-        model, known_format(format), parts, replicas, tp, allow_degraded=allow_degraded, max_age_s=max_age * 3600
+        model,
+        known_format(format),
+        parts,
+        replicas,
+        by_bandwidth,
+        tp,
+        allow_degraded=allow_degraded,
+        max_age_s=max_age * 3600,
     )
 
-    def prepare_for(count: int, room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
+    def prepare_for(shares: Sequence[float] | None, count: int, room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
         with bars() as shown:
             return compose.prepare(
                 fleet.models_dir,
@@ -192,6 +202,7 @@ def place(
                 tp=count,
                 format=request.format,
                 parts=request.parts_per_slice,
+                shares=shares,
                 room_bytes=room_bytes,
                 replicas=request.replicas,
                 progress=shown,

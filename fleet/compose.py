@@ -163,6 +163,7 @@ def prepare(
     tp: int,
     format: str | None = None,
     parts: int = 1,
+    shares: Sequence[float] | None = None,
     room_bytes: Mapping[str, int] | None = None,
     replicas: float = 0.0,
     progress: Progress = quiet,
@@ -181,12 +182,14 @@ def prepare(
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
     try:
         if room_bytes is not None:
-            bare = cut(checkpoint.config.ffn_shape(stored.name), tp, parts, format=format or checkpoint.native_format)
+            bare = cut(
+                checkpoint.config.ffn_shape(stored.name), tp, parts, shares, format=format or checkpoint.native_format
+            )
             blocked = shortfall(bare, room_bytes)
             if blocked:
                 raise OperatorError(f"{stored.name} in {bare.format} does not fit: {blocked}")
         plan = prepare_checkpoint(
-            checkpoint, stored.name, chunks_dir, tp=tp, format=format, parts=parts, progress=progress
+            checkpoint, stored.name, chunks_dir, tp=tp, format=format, parts=parts, weights=shares, progress=progress
         )
         if room_bytes is not None:
             plan = replicate(plan, list(room_bytes.values()), fraction=replicas)
@@ -267,10 +270,15 @@ def plan_budget(
         ("the published checkpoint", found.published_bytes),
     )
     ducks = tuple(
-        PlannedDuck(duck.name, duck.ram_bytes, *rest)
-        for duck, *rest in zip(
-            found.ducks, found.slice_bytes, found.replica_bytes, found.headroom_bytes, found.covered, strict=True
+        PlannedDuck(
+            duck=duck.name,
+            ram_bytes=duck.ram_bytes,
+            slice_bytes=found.slice_bytes[rank],
+            replica_bytes=found.replica_bytes[rank],
+            headroom_bytes=found.headroom_bytes[rank],
+            covered=found.covered[rank],
         )
+        for rank, duck in enumerate(found.ducks)
     )
     return PlannedBytes(found.model, found.format, parts, ducks, lines, found.blocked)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from duckfleet.fleet import lifecycle
@@ -14,7 +14,7 @@ from duckfleet.fleet.errors import NotGreen
 from duckfleet.fleet.musters import gather, load_current, make_current, save_roster
 from duckfleet.fleet.placing import Moved, PlacementResult, place_all
 from duckfleet.fleet.reach import identify, on_all
-from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster, room_of, seat
+from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster, room_of, seat, shares
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.plan import ShardPlan
 from duckfleet.inventory.roster import Roster
@@ -25,12 +25,14 @@ REPLICATED_PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """What an operator asks of `place`. `replicas`: how much of a second copy is wanted where it fits."""
+    """What an operator asks of `place`. `replicas`: how much of a second copy is wanted where it fits;
+    `by_bandwidth`: slices as large as the ducks read fast, and not all alike."""
 
     model: str
     format: str | None = None
     parts: int | None = None
     replicas: float = 1.0
+    by_bandwidth: bool = False
     tp: int | None = None
     allow_degraded: bool = False
     max_age_s: float = DEFAULT_MAX_AGE_S
@@ -55,11 +57,14 @@ class PlacementOutcome:
 def place_model(
     fleet: FleetContext,
     request: PlacementRequest,
-    prepare: Callable[[int, Mapping[str, int]], PreparedPlan],
+    prepare: Callable[[Sequence[float] | None, int, Mapping[str, int]], PreparedPlan],
     report: Callable[[Moved], None] = lambda _moved: None,
 ) -> PlacementOutcome:
-    """Ducks keep the ranks that they have. `prepare(tp, rooms)` cuts the model for holders with so many bytes of room
-    (by address; ranks, then spares). Raises `NotGreen` when there are too few ducks."""
+    """Ducks keep the ranks that they have. `prepare(shares, tp, rooms)` cuts the model for ranks with these shares
+    (None: all alike) and holders with so many bytes of room (by address; ranks, then spares).
+
+    Raises `NotGreen` when there are too few ducks.
+    """
     site, store, keys = fleet.site, fleet.known_store, fleet.keys
     evidence = gather(site, store)
     mustered = muster(
@@ -71,7 +76,8 @@ def place_model(
         wanted = f"{tp} are wanted" if tp else "at least one is needed"
         raise NotGreen(f"{len(mustered.ready)} ducks are ready, {wanted}:\n{reasons}")
     ranks, spares = seat(mustered.ready, tp, _standing_roster(fleet))
-    prepared = prepare(tp, {duck.address: room_of(evidence[duck.mac]) for duck in (*ranks, *spares)})
+    weights = shares(ranks, evidence) if request.by_bandwidth else None
+    prepared = prepare(weights, tp, {duck.address: room_of(evidence[duck.mac]) for duck in (*ranks, *spares)})
     generation = store.next_generation(_seen_generation(fleet, (*ranks, *spares)))
     plan = replace(prepared.plan, generation=generation)
     may_drop = running_server(fleet.state_dir) is None  # else it computes with what an earlier plan left

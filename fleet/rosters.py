@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from duckfleet.fleet.probe_facts import ProbeFacts
 from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry, room_bytes
@@ -11,6 +12,7 @@ from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
 
 GREEN_STATES = ("healthy", "placed", "serving")
+SHARE_STEP = 1 / 16
 DEFAULT_MAX_AGE_S = 12 * 3600.0
 
 
@@ -116,6 +118,29 @@ def seat(ready: Sequence[Duck], tp: int, standing: Roster | None) -> tuple[tuple
     queue = iter(waiting)
     ranks = tuple(kept[rank] if rank in kept else next(queue) for rank in range(tp))
     return ranks, tuple(queue)
+
+
+def shares(ranks: Sequence[Duck], evidence: Mapping[str, Evidence]) -> tuple[float, ...] | None:
+    """How large a slice each rank gets by its measured read bandwidth, 1.0 for the median; None: all alike.
+
+    In steps of a sixteenth, and 1.0 for what is within a step and a half of it, so that two measurements of one fleet
+    give the same shares, and the next placement moves nothing. A duck that did not say gets 1.0.
+    """
+    known = [facts.read_bandwidth_bytes_per_s for duck in ranks if (facts := evidence[duck.mac].facts) is not None]
+    measured = [bandwidth for bandwidth in known if bandwidth > 0]
+    if not measured:
+        return None
+    usual = median(measured)
+
+    def share(duck: Duck) -> float:
+        facts = evidence[duck.mac].facts
+        ratio = facts.read_bandwidth_bytes_per_s / usual if facts is not None else 0.0
+        if ratio <= 0 or abs(ratio - 1.0) <= 1.5 * SHARE_STEP:
+            return 1.0
+        return max(SHARE_STEP, round(ratio / SHARE_STEP) * SHARE_STEP)
+
+    found = tuple(share(duck) for duck in ranks)
+    return None if len(set(found)) == 1 else found
 
 
 def make_roster(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from duckfleet.fleet import compose
@@ -55,7 +55,7 @@ def place_on_lab(fleet: FleetContext, model: str, num_ducks: int, num_threads: i
     Waker(fleet.site, fleet.known_store, fleet.keys).wake(fleet.site.ducks, wait=True)
     probe_all(fleet.site, fleet.store, fleet.keys, fleet.site.ducks)
 
-    def prepare(tp: int, _room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
+    def prepare(_shares: Sequence[float] | None, tp: int, _room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
         return compose.prepare(fleet.models_dir, fleet.chunks_dir, model, tp=tp, format=format)
 
     outcome = place_model(fleet, PlacementRequest(model, format), prepare)

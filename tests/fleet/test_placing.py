@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from duckfleet.fleet import compose
 from duckfleet.fleet.context import FleetContext
+from duckfleet.fleet.healing import heal
+from duckfleet.fleet.lab import bitflip
 from duckfleet.fleet.placing import Moved, place_all
 from duckfleet.fleet.reach import connect
 from duckfleet.fleet.switching import Switch
@@ -26,6 +29,33 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wake(fleet: FleetContext) -> None:
     assert all(r.ok for r in Waker(fleet.site, fleet.known_store, fleet.keys).wake(fleet.site.ducks, wait=True))
+
+
+def test_a_flipped_bit_is_mended_where_it_was_found(start_lab: StartLab, checkpoint: Path) -> None:
+    fleet = start_lab(2)
+    wake(fleet)
+    compose.pull_model(fleet.models_dir, str(checkpoint), None)
+    plan = compose.prepare(fleet.models_dir, fleet.chunks_dir, "tiny", tp=2).plan
+    site, keys, ducks = fleet.site, fleet.keys, fleet.site.ducks
+    assert not any(result.error for result in place_all(site, keys, plan, ducks, fleet.chunks_dir))
+    assert heal(site, keys, ducks, fleet.chunks_dir) == []
+    assert "is flipped" in bitflip.flip(fleet, ducks[1].name)
+    with connect(site, ducks[1], keys) as client:
+        deadline_s = time.monotonic() + 60
+        while not client.stats()["scrub"]["damaged"]:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        (digest,) = client.stats()["scrub"]["damaged_chunks"]
+        good = (fleet.chunks_dir / digest).read_bytes()
+        (fleet.chunks_dir / digest).unlink()
+        (healing,) = heal(site, keys, ducks, fleet.chunks_dir)
+        assert (healing.duck, healing.mended) == (ducks[1], ())
+        assert "duckctl model prepare" in healing.failed[0][1]
+        (fleet.chunks_dir / digest).write_bytes(good)
+        (healing,) = heal(site, keys, ducks, fleet.chunks_dir)
+        assert (healing.duck, healing.mended, healing.failed) == (ducks[1], (digest,), ())
+        assert client.stats()["scrub"]["damaged"] == 0
+    assert heal(site, keys, ducks, fleet.chunks_dir) == []
 
 
 def test_placement(start_lab: StartLab, checkpoint: Path) -> None:

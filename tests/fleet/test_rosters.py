@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from duckfleet.fleet.lab.plan import plan_lab
 from duckfleet.fleet.probe_facts import ProbeFacts
-from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, room_of, seat, why_missing
+from duckfleet.fleet.rosters import Evidence, make_roster, muster, objections, room_of, seat, shares, why_missing
 from duckfleet.inventory.plan import ShardPlan
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import DuckRow, Hold
@@ -177,3 +177,26 @@ def test_only_ducks_of_new_ranks_move_anything(tp: int, spares: int, new: int, p
         kept = first[rank] == duck and len(others) == spares
         assert moved[duck.name] <= (0 if kept else holds[rank])
     assert seat(ready, tp, make_roster(site, ranks, others, known, 2, NOW)) == (ranks, others)  # planning again
+
+
+# --- how large a slice ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gb_per_s", "expected"),
+    [
+        ((20, 20, 20, 20), None),
+        ((20, 19, 21, 20.5), None),  # two measurements are never alike
+        ((20, 20, 10, 20), (1.0, 1.0, 0.5, 1.0)),
+        ((20, 20.4, 10.2, 19.7), (1.0, 1.0, 0.5, 1.0)),
+        ((20, 20, 0, 20), None),  # it did not say
+        ((0, 0, 0, 0), None),
+        ((20, 20, 0.01, 20), (1.0, 1.0, 1 / 16, 1.0)),
+    ],
+)
+def test_a_slow_duck_gets_a_smaller_slice(gb_per_s: tuple[float, ...], expected: tuple[float, ...] | None) -> None:
+    known = evidence()
+    for duck, speed in zip(SITE.ducks, gb_per_s, strict=True):
+        facts = replace(FACTS, read_bandwidth_bytes_per_s=speed * 1e9)
+        known[duck.mac] = replace(known[duck.mac], facts=facts)
+    assert shares(SITE.ducks, known) == expected
