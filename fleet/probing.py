@@ -19,6 +19,7 @@ from duckfleet.fleet.probe_facts import RAM_TOLERANCE, ProbeFacts, facts_of, mea
 from duckfleet.fleet.quarantine import conclude
 from duckfleet.fleet.reach import connect, on_all, told_host_key
 from duckfleet.fleet.ssh_texts import collect
+from duckfleet.fleet.switching import is_own_address
 from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
@@ -149,8 +150,10 @@ def _texts(duck: Duck, options: ProbeOptions, host_key: str) -> tuple[dict[str, 
 def _measure(site: Site, duck: Duck, client: ControlClient, options: ProbeOptions) -> dict[str, Any]:
     """duckd's report with what is seen from here beside it: the burst test, and counters before and after it."""
     identity = to_plain(client.identity())
+    # Ducks that are processes of this host would take all of its memory and cores, each of them.
+    seconds = 0 if is_own_address(duck.address) else options.seconds
     if not options.num_echoes:
-        report = client.probe(memory_s=options.seconds, sustained_s=options.seconds)
+        report = client.probe(memory_s=seconds, sustained_s=seconds)
         return {**report, "identity": identity}
     domain = site.domain(duck.domain)
     before = client.probe(measure=False)
@@ -166,7 +169,7 @@ def _measure(site: Site, duck: Duck, client: ControlClient, options: ProbeOption
     except BurstFailed as error:
         failure = str(error)
     host_rises = rises(host_before, host_counters(domain.interface))
-    report = client.probe(memory_s=options.seconds, sustained_s=options.seconds)
+    report = client.probe(memory_s=seconds, sustained_s=seconds)
     report = {**report, "identity": identity, "burst": burst}
     report["load"] = {"before": before.get("nics"), "after": report.get("nics"), "host": host_rises}
     if failure:

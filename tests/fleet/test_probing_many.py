@@ -19,7 +19,7 @@ import pytest
 
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.lab.processes import lab_status
-from duckfleet.fleet.probing import probe_all
+from duckfleet.fleet.probing import ProbeOptions, probe_all
 from duckfleet.fleet.wake import Waker
 from duckfleet.inventory.site import Duck
 from duckfleet.runtime.wire import ControlHeader, ControlType, HelloReply
@@ -145,3 +145,14 @@ def test_progress_is_shown_on_a_terminal(many: FleetContext, tmp_path: Path) -> 
     assert process.wait(60) == 0
     counts = {int(count) for count in re.findall(rb"(\d+) of 16", shown)}
     assert b"probing 16 ducks" in shown and len(counts) > 2 and 16 in counts
+
+
+def test_a_duck_of_this_host_is_never_stressed(start_lab: StartLab) -> None:
+    """Its memory is this machine's, and it is not the only one that would take it all."""
+    fleet = start_lab(1)
+    assert all(one.ok for one in Waker(fleet.site, fleet.known_store, fleet.keys).wake(fleet.site.ducks, wait=True))
+    options = ProbeOptions(seconds=900)
+    (result,) = probe_all(fleet.site, fleet.known_store, fleet.keys, fleet.site.ducks, options=options)
+    assert result.verdict == "healthy" and result.took_s < 300
+    (run,) = fleet.store.probes(fleet.site.ducks[0].mac)
+    assert "memory_test" not in run.report and "kernels" not in run.report["measured"]
