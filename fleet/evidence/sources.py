@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from duckfleet.fleet.diagnosis.case import STANDBY_LINK_MBPS
 from duckfleet.inventory.errors import DuckfleetError, MachineError
 from duckfleet.inventory.site import Domain, Duck, EvidenceSource
 
@@ -112,9 +113,10 @@ def by_vm_lab(source: EvidenceSource, duck: Duck, _domain: Domain) -> Part:
         if port.mac == duck.mac:
             now = datetime.now(UTC)
             since = datetime.fromtimestamp(port.powered_at_s, UTC) if port.powered_at_s else None
-            switch = {"port": port.name, "port_up": port.link_mbps > 0, "admin_up": True, "max_mbps": LINK_MBPS}
-            if port.link_mbps:
-                switch |= {"speed_mbps": port.link_mbps, "since": since.isoformat() if since else None}
+            # A card of a box that is off keeps a slow link while it waits for its packet.
+            speed_mbps = port.link_mbps if port.powered else STANDBY_LINK_MBPS
+            switch = {"port": port.name, "port_up": speed_mbps > 0, "speed_mbps": speed_mbps, "max_mbps": LINK_MBPS}
+            switch |= {"admin_up": True, "since": since.isoformat() if since else None}
             watts = LAB_ON_W if port.powered else LAB_STANDBY_W
             return {"switch": switch, "plug": {"watts": watts, "relay": "on", "at": now.isoformat()}}
     raise EvidenceError("the lab has no such duck")
