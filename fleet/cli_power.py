@@ -25,7 +25,8 @@ def wake(
         bool, typer.Option("--wait", help="Follow each duck until it is up or its state times out.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, metavar="S", help="With --wait: give every state at most this long.")
+        float | None,
+        typer.Option(min=0.1, metavar="S", help="With --wait: how long each state may last, instead of its own limit."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -43,7 +44,7 @@ def wake(
     require_relay(fleet)
     limits = dict(lifecycle.TIMEOUT_S)
     if timeout is not None:
-        limits = {state: limit if limit is None else min(limit, timeout) for state, limit in limits.items()}
+        limits = {state: None if limit is None else timeout for state, limit in limits.items()}
     with console.progress_bars() as progress:
         task = progress.add_task(f"waking {len(chosen)} ducks", total=len(chosen), unit="ducks")
 

@@ -124,7 +124,8 @@ def boot(
         bool, typer.Option("--wait", help="Follow each duck until it is up or its state times out.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, metavar="S", help="With --wait: give every state at most this long.")
+        float | None,
+        typer.Option(min=0.1, metavar="S", help="With --wait: how long each state may last, instead of its own limit."),
     ] = None,
     http_port: HttpPort = 7023,
     json: Json = False,

@@ -15,7 +15,7 @@ from duckfleet.fleet.vm import lab, network
 from duckfleet.inventory.sitefile import load_site
 from duckfleet.inventory.store import Store
 
-STEP_TIMEOUT_S = 280
+STEP_TIMEOUT_S = 600
 
 
 @dataclass

@@ -58,6 +58,7 @@ def last_start(lab, duck: str):
     return events[begin:]
 
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is busy with other things starts ducks slowly
 FILES = ["script_sent", "file_sent vmlinuz", "file_sent base.img", "file_sent duckd.img", "file_sent site.img"]
 SYSTEM = ["dhcp_request system", "dhcp_lease system", "answered"]
 
