@@ -135,7 +135,10 @@ _TYPES: dict[ErrorCode, type[DuckRefused | IdentityMismatch]] = {
 }
 
 
+_OTHER_BUILD = "; is its duckd of another build than this host? Install the same duckfleet on both"
 _ADVICE = {
+    ErrorCode.MALFORMED: _OTHER_BUILD,
+    ErrorCode.UNKNOWN_TYPE: _OTHER_BUILD,
     ErrorCode.AUTH_REQUIRED: "; leave --no-auth out",
     ErrorCode.AUTH_NOT_CONFIGURED: " (--no-auth), or end its daemon and start it with keys",
     ErrorCode.NO_MEMORY: "; it keeps chunks of models placed before, too: `duckctl reboot` empties a duck that booted "
