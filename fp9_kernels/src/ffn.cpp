@@ -88,7 +88,8 @@ class FfnCall {
     buffers.x_shifted.reserve(num_x_tiles_);
     buffers.h.reserve(h_floats_);
     const std::size_t threads = team.num_threads();
-    may_shift_ = batch.num_tokens <= kMaxShiftTokens && scaled_;
+    // By the tokens of an expert, not of the batch: of 256 experts, 16 tokens take most for one of them only.
+    may_shift_ = scaled_ && num_pairs_ <= std::size_t{kMaxShiftTokens} * num_active_;
     if (may_shift_) buffers.h_shifted.reserve(threads * h_floats_);
     buffers.tiles.reserve(threads * kTileFloats);
     // Every section's down has the same rows, so the same panels and groups; one without columns stands for them here.
@@ -173,6 +174,7 @@ class FfnCall {
     for (std::size_t i = 0; i < num_routes; ++i) {
       if (!held(route(i))) continue;
       ActiveExpert& expert = active[counts[route(i).expert]];
+      ++num_pairs_;
       pairs[expert.begin + expert.count++] = {static_cast<std::uint32_t>(i / top_k), route(i).weight};
     }
   }
@@ -380,7 +382,7 @@ class FfnCall {
   FfnStream* stream_;
   std::uint32_t num_active_ = 0, num_units_ = 0, max_count_ = 1;
   std::uint32_t num_x_tiles_ = 0, max_open_ = 1;
-  std::size_t h_floats_ = 0, x_padded_ = 0, x_stride_ = 0, sums_floats_ = 0;
+  std::size_t num_pairs_ = 0, h_floats_ = 0, x_padded_ = 0, x_stride_ = 0, sums_floats_ = 0;
   MatrixView down_;
   std::uint32_t groups_a_unit_ = 1;
   bool scaled_ = true, may_shift_ = false, x_is_whole_ = true;

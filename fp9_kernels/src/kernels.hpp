@@ -9,7 +9,7 @@
 namespace duckfleet::kernels {
 
 // A shifted call leaves the decode's factor in the weights and has 2^110 in the activations instead (docs/formats.md,
-// "Decoding"). It pays off only while a decoded weight is used by few tokens.
+// "Decoding"). It pays off while a decoded weight is used by few tokens: up to so many, kernels decode in registers.
 inline constexpr std::uint32_t kMaxShiftTokens = 4;
 inline constexpr int kShiftExponent = 110;
 inline constexpr std::uint32_t kTileFloats = kTile * kPanelRows;  // scratch of one thread, 64-byte aligned
@@ -21,7 +21,7 @@ struct AccumulateArgs {
   const float* const* x;             // [num_tokens] pointers to padded columns of the whole matrix, 64-byte aligned
   float* const* totals;              // [num_tokens] pointers to [num_panels * 16] sums, read and written, 32-byte aligned
   std::uint32_t num_tokens;
-  bool shifted;                      // e4m3 and fp9: x holds x * 2^kShiftExponent, num_tokens <= kMaxShiftTokens
+  bool shifted;                      // e4m3 and fp9 only: x holds x * 2^kShiftExponent
   float* scratch;                    // [kTileFloats]
   std::uint32_t panel_gap = 0;       // not 0: num_panels more from panel0 + panel_gap on; their sums follow in `totals`
 };

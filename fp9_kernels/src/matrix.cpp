@@ -40,7 +40,7 @@ Product::Product(const Kernels& kernels, const PackedMatrix& matrix, const float
 
 bool Product::may_shift() const noexcept {
   const std::uint32_t num_cols = matrix_->shape().num_cols;
-  bool shifted = has_scales(matrix_->view().format) && num_tokens_ <= kMaxShiftTokens;
+  bool shifted = has_scales(matrix_->view().format);
   for (std::uint32_t t = 0; shifted && t < num_tokens_; ++t)
     shifted = kernels_->can_shift(x_ + std::size_t{t} * num_cols, num_cols);
   return shifted;

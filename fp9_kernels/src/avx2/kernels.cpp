@@ -289,7 +289,8 @@ void accumulate_pair(const AccumulateArgs& args, std::uint32_t first, std::uint3
 
 // ---- many tokens: decode a panel's tile into L1, then blocks of 6 tokens x 16 rows ------------------------------
 
-template <Format F>
+// Exact: the weights; else times the decode's factor.
+template <Format F, bool Exact>
 void decode_block_to(const std::byte* block, std::uint32_t stride, float* out) noexcept {
   const __m256 factor = _mm256_set1_ps(exact_factor<F>());
   const __m256i mask = unit_mask<F>();
@@ -302,7 +303,7 @@ void decode_block_to(const std::byte* block, std::uint32_t stride, float* out) n
     } else {
       w = decode<F>(block, stride, k, mask);
     }
-    if constexpr (has_scales(F)) w = {_mm256_mul_ps(w.low, factor), _mm256_mul_ps(w.high, factor)};
+    if constexpr (has_scales(F) && Exact) w = {_mm256_mul_ps(w.low, factor), _mm256_mul_ps(w.high, factor)};
     _mm256_storeu_ps(out + k * 16, w.low);
     _mm256_storeu_ps(out + k * 16 + 8, w.high);
   }
@@ -342,11 +343,11 @@ struct TileJob {
   std::uint32_t total0;
 };
 
-template <Format F>
+template <Format F, bool Exact>
 void tiled(const TileJob& job, std::uint32_t num_tokens, float* tile) noexcept {
   const std::uint32_t block_step = job.vector_stride * (bytes_of_block<F>() / kVectorBytes);
   for (std::uint32_t b = 0; b < job.num_blocks; ++b)
-    decode_block_to<F>(job.blocks + b * block_step, job.vector_stride, tile + b * kBlockK * kPanelRows);
+    decode_block_to<F, Exact>(job.blocks + b * block_step, job.vector_stride, tile + b * kBlockK * kPanelRows);
   // The group's next tile is read while the sums are made.
   const char* next = reinterpret_cast<const char*>(job.blocks) + std::uint64_t{job.num_blocks} * block_step;
   for (std::uint32_t at = 0; at < job.prefetch_bytes; at += 64) _mm_prefetch(next + at, _MM_HINT_T1);
@@ -372,12 +373,22 @@ void accumulate_tiled(const AccumulateArgs& args, const PanelRange& range) noexc
   // Tile by tile, so that the group is read as the one stream that it is.
   for (std::uint32_t tile = args.tile0; tile < args.tile0 + args.num_tiles; ++tile) {
     const std::uint32_t first = m.tile_begin(tile), num_blocks = m.tile_begin(tile + 1) - first;
-    for (std::uint32_t panel = range.panel; panel < range.end; ++panel)
-      tiled<F>({m.block(panel, first), stride, num_blocks,
-                panel == range.panel ? num_blocks * (stride / kVectorBytes) * bytes_of_block<F>() : 0,
-                m.scales ? *m.scale(panel, tile) : 1.0f, args.x, first * kBlockK, args.totals,
-                range.total0 + (panel - range.panel) * kPanelRows},
-               args.num_tokens, args.scratch);
+    for (std::uint32_t panel = range.panel; panel < range.end; ++panel) {
+      const float scale = m.scales ? *m.scale(panel, tile) : 1.0f;
+      const TileJob job{m.block(panel, first),
+                        stride,
+                        num_blocks,
+                        panel == range.panel ? num_blocks * (stride / kVectorBytes) * bytes_of_block<F>() : 0,
+                        args.shifted ? scale * shift_undo(F) : scale,
+                        args.x,
+                        first * kBlockK,
+                        args.totals,
+                        range.total0 + (panel - range.panel) * kPanelRows};
+      if (args.shifted)
+        tiled<F, false>(job, args.num_tokens, args.scratch);
+      else
+        tiled<F, true>(job, args.num_tokens, args.scratch);
+    }
   }
 }
 
@@ -444,10 +455,10 @@ void accumulate(const AccumulateArgs& args) noexcept {
 
 void decode_block(Format format, const std::byte* block, std::uint32_t stride, float* out) noexcept {
   switch (format) {
-    case Format::kF32: return decode_block_to<Format::kF32>(block, stride, out);
-    case Format::kBf16: return decode_block_to<Format::kBf16>(block, stride, out);
-    case Format::kE4m3: return decode_block_to<Format::kE4m3>(block, stride, out);
-    case Format::kFp9: return decode_block_to<Format::kFp9>(block, stride, out);
+    case Format::kF32: return decode_block_to<Format::kF32, true>(block, stride, out);
+    case Format::kBf16: return decode_block_to<Format::kBf16, true>(block, stride, out);
+    case Format::kE4m3: return decode_block_to<Format::kE4m3, true>(block, stride, out);
+    case Format::kFp9: return decode_block_to<Format::kFp9, true>(block, stride, out);
   }
 }
 
