@@ -10,7 +10,7 @@ from duckfleet.fp9_kernels import _kernels
 MIB = 1 << 20
 
 
-def rows(rounds: int = 25) -> Iterator[dict[str, str | float]]:
+def rows(rounds: int = 75) -> Iterator[dict[str, str | float]]:
     """Each row as it is measured: name, value, unit, ratio, against. Rows of what this machine lacks are left out."""
     threads = [t for t in (1, 2) if t <= (os.cpu_count() or 1)]
     usable = _kernels.implementations()
