@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from duckfleet.inventory.errors import MachineError, OperatorError
 
 _CLONE_NEWNET = 0x40000000
-_BURST_PACKETS = 2  # that tbf lets through at once
+_ETHERNET_BYTES = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,7 @@ def shaped_link(bits_per_s: int, mtu: int, switch_cpu: int) -> Iterator[BenchLin
             _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
             _run("ip", "-n", namespace, "address", "add", address, "broadcast", "+", "dev", "wire")
             _run("ip", "-n", namespace, "link", "set", "wire", "up")
-            burst_bytes = _BURST_PACKETS * (mtu + 14)
-            shape = ("rate", f"{bits_per_s}bit", "burst", str(burst_bytes), "limit", "4m")
+            shape = ("rate", f"{bits_per_s}bit", "burst", str(mtu + _ETHERNET_BYTES), "limit", "4m")  # one packet
             _run("tc", "-n", switch, "qdisc", "add", "dev", port, "root", "tbf", *shape)
             steer = f"echo {1 << switch_cpu:x} > /sys/class/net/{port}/queues/rx-0/rps_cpus"
             _run("ip", "netns", "exec", switch, "sh", "-c", steer)

@@ -12,6 +12,11 @@ using wire::DataHeader;
 using wire::DataKind;
 using wire::DropReason;
 
+// On a wire a duck begins with the first fragment, so the first ones are short and each may be as long as all before it.
+// A fragment longer than any Ethernet frame means that there is no wire.
+constexpr std::uint32_t kLongestOnWire = 9216;
+constexpr std::uint32_t kFirstFragmentBytes = 2048;
+
 constexpr float kLatencyWeight = 0.125F;  // of the newest sample, as in RFC 6298
 
 // A duck asks for one request at most 12 times of its own accord (docs/wire.md), and once for each time we asked it.
@@ -201,7 +206,9 @@ void DomainProtocol::fill_lane(unsigned lane_index, std::span<OutDatagram> batch
   if (lane.sent_at_us == 0) lane.sent_at_us = now_us;
 
   while (lane.broadcast_due && count < batch.size()) {
-    const std::uint32_t bytes = std::min(fragment_bytes_, total - lane.next_offset);
+    const std::uint32_t longest =
+        fragment_bytes_ > kLongestOnWire ? fragment_bytes_ : std::max(kFirstFragmentBytes, lane.next_offset);
+    const std::uint32_t bytes = std::min({fragment_bytes_, longest, total - lane.next_offset});
     batch[count] = put_request(lane_index, count, lane.next_offset, bytes, nullptr, wire::kAsAssigned, 0xFF);
     ++count;
     lane.next_offset += bytes;
