@@ -12,10 +12,10 @@ using wire::DataHeader;
 using wire::DataKind;
 using wire::DropReason;
 
-// On a wire a duck begins with the first fragment, so the first ones are short and each may be as long as all before it.
-// A fragment longer than any Ethernet frame means that there is no wire.
+// On a wire a duck begins with the first fragment, so that is a short one. A fragment longer than any Ethernet frame
+// means that there is no wire.
 constexpr std::uint32_t kLongestOnWire = 9216;
-constexpr std::uint32_t kFirstFragmentBytes = 2048;
+constexpr std::uint32_t kFirstFragmentBytes = 4096;
 
 constexpr float kLatencyWeight = 0.125F;  // of the newest sample, as in RFC 6298
 
@@ -206,9 +206,9 @@ void DomainProtocol::fill_lane(unsigned lane_index, std::span<OutDatagram> batch
   if (lane.sent_at_us == 0) lane.sent_at_us = now_us;
 
   while (lane.broadcast_due && count < batch.size()) {
-    const std::uint32_t longest =
-        fragment_bytes_ > kLongestOnWire ? fragment_bytes_ : std::max(kFirstFragmentBytes, lane.next_offset);
-    const std::uint32_t bytes = std::min({fragment_bytes_, longest, total - lane.next_offset});
+    const bool is_short = lane.next_offset == 0 && fragment_bytes_ <= kLongestOnWire;
+    const std::uint32_t longest = is_short ? std::min(fragment_bytes_, kFirstFragmentBytes) : fragment_bytes_;
+    const std::uint32_t bytes = std::min(longest, total - lane.next_offset);
     batch[count] = put_request(lane_index, count, lane.next_offset, bytes, nullptr, wire::kAsAssigned, 0xFF);
     ++count;
     lane.next_offset += bytes;
