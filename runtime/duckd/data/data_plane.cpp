@@ -26,7 +26,8 @@ constexpr std::uint32_t kMaxNacks = 12;  // then the host's own deadline decides
 
 // While a request is computed whose activations are all there, nothing that arrives is urgent.
 constexpr microseconds kAttendEvery{200};
-// A request that was begun early and whose fragments stopped coming lets another one pass after this.
+// A request that was begun early and whose fragments stopped coming is left after this, and computed when it is whole:
+// others may pass, and no thread spins for a host that is gone.
 constexpr microseconds kStalledAfter{1000};
 constexpr microseconds kLongestIdle{1000};
 // Rows of a vector that are sent while others are computed, at least: a sending costs a core as much as several KB on a
@@ -201,7 +202,7 @@ bool DataPlane::attend(bool idle) noexcept {
   next_attendance_ = now + kAttendEvery;
   if (stop_.load(std::memory_order_relaxed) || has_to_install_.load(std::memory_order_relaxed) || slot.cancelled) return false;
   if (slot.state == SlotState::kQueued) return true;
-  if (!queue_.empty() && now - slot.fragment_at > kStalledAfter) return false;
+  if (now - slot.fragment_at > kStalledAfter) return false;
   if (idle && !moved && !may_spin(now)) transport_->wait(std::min<nanoseconds>(until_next_event(now), kLongestIdle));
   return true;
 }

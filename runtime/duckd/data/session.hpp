@@ -42,7 +42,7 @@ struct Slot {
   std::uint64_t epoch = 0;  // which message is here; what was planned for an earlier one is void
   Assembly assembly;
   bool cancelled = false;   // the host has moved on while it was computed
-  bool stalled = false;     // begun early, then left for another: not to be begun again before it is whole
+  bool stalled = false;     // begun early, then left: not to be begun again before it is whole
   Clock::time_point fragment_at;  // the last new one
   Clock::time_point whole_at;
 
