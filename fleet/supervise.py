@@ -155,10 +155,10 @@ def unit_text(orig_argv: Sequence[str], state: str) -> str:
     """A systemd unit that runs this very command and starts it again when it fails (systemd.service(5))."""
     words = [word for word in orig_argv if word != "--print-unit"]
     words[0] = words[0] if words[0].startswith("/") else sys.executable
-    return UNIT.format(command=" ".join(_quoted(word) for word in words), state=state)
+    return UNIT.format(command=" ".join(systemd_word(word) for word in words), state=state)
 
 
-def _quoted(word: str) -> str:
+def systemd_word(word: str) -> str:
     """As systemd reads command lines: specifiers and variables doubled, in quotes where there are spaces."""
     word = word.replace("%", "%%").replace("$", "$$").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{word}"' if any(c.isspace() for c in word) or not word else word

@@ -240,6 +240,12 @@ class Store:
         with self._read() as connection:
             return [Measurement(**row._mapping) for row in connection.execute(query)][::-1]
 
+    def measurement_names(self) -> list[str]:
+        """Everything that was ever measured, by name."""
+        name = schema.measurements.c.name
+        with self._read() as connection:
+            return list(connection.execute(sa.select(name).distinct().order_by(name)).scalars())
+
     # -- holds -----------------------------------------------------------------------------------------
 
     def add_hold(self, mac: str, kind: str, reason: str) -> int:

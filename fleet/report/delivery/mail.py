@@ -1,0 +1,77 @@
+"""A report as a mail: Markdown as its text, the page attached. One mail a recipient, so that each fails alone."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+
+from duckfleet.fleet.report.archive import Rendered
+from duckfleet.fleet.report.delivery.settings import Mail
+from duckfleet.fleet.report.delivery.target import DeliveryFailed, Secret, mapped_network_errors
+
+TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class MailTarget:
+    mail: Mail
+    recipient: str
+
+    @property
+    def name(self) -> str:
+        return f"mail to {self.recipient}"
+
+    @property
+    def when(self) -> str:
+        return self.mail.when
+
+    def send(self, rendered: Rendered) -> None:
+        """Over SMTP (RFC 5321), in the clear, after STARTTLS, or over TLS. Raises `DeliveryFailed`."""
+        mail, where = self.mail, f"{self.mail.host}:{self.mail.port}"
+        message = message_of(rendered, mail.sender, self.recipient)
+        try:
+            with mapped_network_errors(where), self._connected() as server:
+                if mail.security == "starttls":
+                    server.starttls(context=ssl.create_default_context())
+                if mail.user:
+                    server.login(mail.user, Secret(mail.password_file).read())
+                server.send_message(message)
+        except smtplib.SMTPRecipientsRefused as error:
+            code, text = next(iter(error.recipients.values()))
+            raise DeliveryFailed(f"{where}: {code} {_text(text)}", is_final=code >= 500) from error
+        except smtplib.SMTPResponseException as error:
+            raise DeliveryFailed(
+                f"{where}: {error.smtp_code} {_text(error.smtp_error)}", is_final=error.smtp_code >= 500
+            ) from error
+        except smtplib.SMTPException as error:
+            raise DeliveryFailed(f"{where}: {error}") from error
+
+    def _connected(self) -> smtplib.SMTP:
+        if self.mail.security == "tls":
+            context = ssl.create_default_context()
+            return smtplib.SMTP_SSL(self.mail.host, self.mail.port, timeout=TIMEOUT_S, context=context)
+        return smtplib.SMTP(self.mail.host, self.mail.port, timeout=TIMEOUT_S)
+
+
+def message_of(rendered: Rendered, sender: str, recipient: str) -> EmailMessage:
+    """The mail. Its id follows from report and recipient: a mail that arrives twice is seen to be one."""
+    page = rendered.page
+    message = EmailMessage()
+    message["From"], message["To"] = sender, recipient
+    message["Subject"] = " ".join(f"[{page.fleet}] {page.verdict}".split())
+    message["Date"] = format_datetime(datetime.fromtimestamp(page.at_s, UTC))
+    local = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{rendered.stem}.{page.fleet}.{recipient}")
+    message["Message-ID"] = f"<{local}@{sender.partition('@')[2]}>"
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: out-of-office answers are not wanted
+    message.set_content(rendered.markdown)
+    message.add_attachment(rendered.html, subtype="html", filename=f"{rendered.stem}.html")
+    return message
+
+
+def _text(answer: bytes | str) -> str:
+    return " ".join((answer.decode(errors="replace") if isinstance(answer, bytes) else answer).split())
