@@ -2,7 +2,8 @@
 
 A command module has a function `register(app)` that adds its commands; it imports what takes time inside them, so that
 `--help` answers at once. Exit codes: 0 all is well; 1 a machine or a step failed; 2 wrong usage, site file or state;
-3 some ducks are not well (the output says which); 130 interrupted; 70 a bug of ours, with its traceback.
+3 some ducks are not well (the output says which); 11 to 14 the worst finding of `report`; 130 interrupted; 70 a bug
+of ours, with its traceback.
 """
 
 from __future__ import annotations

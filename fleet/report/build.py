@@ -89,7 +89,7 @@ def _cell(duck: Duck, seen: Gathered) -> Cell:
         known.probed_at_s,
         max(findings, key=lambda finding: finding.severity).severity.name.lower() if findings else "",
         reason is None,
-        (reason or "").replace("`", ""),
+        (reason or "").partition("; `")[0].partition(" (--")[0],  # the advice is a shell's
         tuple(f"{hold.reason} ({hold.kind}, by {hold.placed_by.partition('/')[0]})" for hold in known.holds),
     )
 

@@ -31,7 +31,7 @@ def render_html(page: Page) -> str:
 
     folder = files("duckfleet.fleet.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(moment=moment, age=age)
+    environment.filters.update(moment=moment, age=lambda span_s: age(max(0.0, span_s)))
     template = environment.from_string(folder.joinpath("page.html.j2").read_text())
     pictures = _pictures(page)
     return template.render(

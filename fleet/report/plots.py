@@ -19,7 +19,8 @@ _VARIABLES = {
     _INK: "var(--ink-soft)", _FAINT: "var(--line)", _MAIN: "var(--accent)",
     _MARKED[0]: "var(--critical)", _MARKED[1]: "var(--degraded)", _MARKED[2]: "var(--repair)",
 }  # fmt: skip
-SIZE_IN = (4.6, 2.5)
+SIZE_IN = (3.7, 2.15)  # of a phone's width: a wider page makes it larger, none makes it smaller
+FONT_PT = 7.5
 MAX_MARKED = len(_MARKED)
 _MANY = 12  # values: with more, lines carry no dots
 
@@ -75,9 +76,9 @@ def _figure() -> tuple[Any, Any]:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_FAINT)
-    axes.tick_params(colors=_INK, labelsize=8, color=_FAINT)
+    axes.tick_params(colors=_INK, labelsize=FONT_PT, color=_FAINT)
     axes.yaxis.label.set_color(_INK)
-    axes.yaxis.label.set_size(8)
+    axes.yaxis.label.set_size(FONT_PT)
     axes.grid(axis="y", color=_FAINT, linewidth=0.5)
     return figure, axes
 
@@ -98,12 +99,12 @@ def _svg(figure: Any, axes: Any, label: str, prefix: str) -> str:
     import matplotlib
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    locator = AutoDateLocator(minticks=3, maxticks=6)
+    locator = AutoDateLocator(minticks=2, maxticks=5)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.xaxis.get_offset_text().set_color(_INK)
-    axes.xaxis.get_offset_text().set_size(8)
-    axes.legend(loc="best", fontsize=8, frameon=False, labelcolor=_INK)
+    axes.xaxis.get_offset_text().set_size(FONT_PT)
+    axes.legend(loc="best", fontsize=FONT_PT, frameon=False, labelcolor=_INK)
     sink = io.StringIO()
     # Text stays text, so that it can be read out and searched; a fixed salt makes equal pictures equal texts.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):

@@ -86,7 +86,7 @@ class Pond:
         )
         self.site_path = self.state / "pond.toml"
         self.site_path.write_text(SITE + ducks)
-        self.now_s = time.time()
+        self.now_s = time.time() - 3600.0
 
     @property
     def context(self) -> FleetContext:
