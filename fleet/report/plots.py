@@ -78,7 +78,7 @@ def _figure() -> tuple[Any, Any]:
         axes.spines[side].set_color(_FAINT)
     axes.tick_params(colors=_INK, labelsize=FONT_PT, color=_FAINT)
     axes.yaxis.label.set_color(_INK)
-    axes.yaxis.label.set_size(FONT_PT)
+    axes.yaxis.label.set_fontsize(FONT_PT)
     axes.grid(axis="y", color=_FAINT, linewidth=0.5)
     return figure, axes
 
@@ -97,13 +97,14 @@ def _scale(axes: Any, values: Sequence[float]) -> None:
 
 def _svg(figure: Any, axes: Any, label: str, prefix: str) -> str:
     import matplotlib
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib import dates
 
-    locator = AutoDateLocator(minticks=2, maxticks=5)
+    untyped: Any = dates
+    locator = untyped.AutoDateLocator(minticks=2, maxticks=5)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator))
     axes.xaxis.get_offset_text().set_color(_INK)
-    axes.xaxis.get_offset_text().set_size(FONT_PT)
+    axes.xaxis.get_offset_text().set_fontsize(FONT_PT)
     axes.legend(loc="best", fontsize=FONT_PT, frameon=False, labelcolor=_INK)
     sink = io.StringIO()
     # Text stays text, so that it can be read out and searched; a fixed salt makes equal pictures equal texts.

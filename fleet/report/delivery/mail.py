@@ -12,7 +12,7 @@ from email.utils import format_datetime
 
 from duckfleet.fleet.report.archive import Rendered
 from duckfleet.fleet.report.delivery.settings import Mail
-from duckfleet.fleet.report.delivery.target import DeliveryFailed, Secret, mapped_network_errors
+from duckfleet.fleet.report.delivery.target import DeliveryFailed, Secret
 
 TIMEOUT_S = 20.0
 
@@ -35,7 +35,7 @@ class MailTarget:
         mail, where = self.mail, f"{self.mail.host}:{self.mail.port}"
         message = message_of(rendered, mail.sender, self.recipient)
         try:
-            with mapped_network_errors(where), self._connected() as server:
+            with self._connected() as server:
                 if mail.security == "starttls":
                     server.starttls(context=ssl.create_default_context())
                 if mail.user:
@@ -48,8 +48,8 @@ class MailTarget:
             raise DeliveryFailed(
                 f"{where}: {error.smtp_code} {_text(error.smtp_error)}", is_final=error.smtp_code >= 500
             ) from error
-        except smtplib.SMTPException as error:
-            raise DeliveryFailed(f"{where}: {error}") from error
+        except OSError as error:  # of sockets and TLS, and smtplib's others
+            raise DeliveryFailed(f"{where}: {error.strerror or error or type(error).__name__}") from error
 
     def _connected(self) -> smtplib.SMTP:
         if self.mail.security == "tls":

@@ -1,9 +1,7 @@
-"""One receiver of reports. Failures of mail servers and webhooks are said as ours here."""
+"""One receiver of reports, and how it says that a report did not arrive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -46,12 +44,3 @@ class Secret:
             return Path(self.path).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DeliveryFailed(f"{self.path}: cannot be read: {error}", is_final=True) from error
-
-
-@contextmanager
-def mapped_network_errors(where: str) -> Iterator[None]:
-    """What sockets can fail with, as ours."""
-    try:
-        yield
-    except OSError as error:
-        raise DeliveryFailed(f"{where}: {error.strerror or error or type(error).__name__}") from error

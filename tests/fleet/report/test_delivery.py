@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -93,12 +94,17 @@ class Postbox:
         return "250 OK"
 
 
+def _greeting(controller: Controller) -> None:
+    with socket.create_connection(controller.server.sockets[0].getsockname(), timeout=10.0) as client:
+        assert client.recv(100).startswith(b"220 ")
+
+
 @pytest.fixture
 def postbox() -> Iterator[Postbox]:
     box = Postbox()
     controller = Controller(box, hostname="127.0.0.1", port=0)
     # Port 0 lets the kernel choose; the controller's own check that it answers would connect to port 0.
-    controller._trigger_server = controller._factory_invoked.set  # type: ignore[method-assign]
+    controller._trigger_server = lambda: _greeting(controller)  # type: ignore[method-assign]
     controller.start()
     box.port = controller.server.sockets[0].getsockname()[1]
     yield box
