@@ -272,6 +272,18 @@ def test_a_lost_duck_costs_a_pause_and_is_taken_in_again(operator: Operator) -> 
     assert "failover_taken_over" in kinds
     assert "failover_rejoined" in kinds
 
+    # Nobody serves when it goes again: the next server only starts without it when it may.
+    status = lab_status(FleetContext(operator.state).lab_dir)
+    assert status is not None
+    pid = status.ducks[1].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert operator.run("serve", "--port", "0").returncode == 1
+    wait_for("lost")
+    assert operator.run("serve", "--port", "0", "--min-tp", "3").returncode == 1
+    with operator.server("--min-tp", "2") as server:
+        assert tokens(ask(server)) == said
+
 
 def test_a_killed_server_is_started_again_and_moves_nothing(operator: Operator) -> None:
     operator.ok("lab", "up", "--ducks", "2")
