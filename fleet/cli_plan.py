@@ -9,7 +9,6 @@ import typer
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_model import Format, known_format
 from duckfleet.fleet.cli_options import Json, fleet_of
-from duckfleet.fleet.musters import gather
 from duckfleet.inventory.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ def plan(
 def ram_of_ducks(fleet: FleetContext, num_ducks: int | None, default_bytes: int) -> dict[str, int]:
     """Memory by address: what the newest probe saw, else what the site file expects, else `default_bytes`."""
     if num_ducks is None and (site := _site(fleet)) is not None and site.ducks:
+        from duckfleet.fleet.musters import gather
+
         evidence = gather(site, fleet.known_store)
         ram = {}
         for duck in site.ducks:
