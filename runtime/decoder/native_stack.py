@@ -93,7 +93,8 @@ class NativeStack:
             if s.cache.handle is None:
                 raise ValueError("the cache is not one of this decoder's")
             sequences.append((s.cache.handle, s.start, s.num_tokens))
-        stack, last = self._stack, None
+        stack = self._stack
+        last: F32 | None = None
         stack.begin(x.numpy(), sequences)
         for i, ffn in enumerate(self._ffns):
             stack.attention(i, last, ffn_in)

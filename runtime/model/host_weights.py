@@ -60,11 +60,27 @@ class CheckpointWeights:
         return StoredEmbedding(self._checkpoint.rows_of(name), self.device)
 
 
+_KEPT_ROWS_BYTES = 32 << 20
+
+
 class StoredEmbedding:
-    """The table stays in the checkpoint's file, and so in the page cache; only rows that are used are read."""
+    """The table stays in the checkpoint's file, and so in the page cache; only rows that are used are read.
+
+    Rows that were asked for one by one are kept, to a bound: a text's tokens come again, and unpacking a row takes as
+    long as a layer.
+    """
 
     def __init__(self, rows: RowReader, device: torch.device) -> None:
         self._rows, self._device = rows, device
+        self._kept: dict[int, torch.Tensor] = {}
 
     def __call__(self, tokens: Sequence[int]) -> torch.Tensor:
-        return torch.from_numpy(self._rows(tokens)).to(self._device)
+        if len(tokens) != 1:
+            return torch.from_numpy(self._rows(tokens)).to(self._device)
+        row = self._kept.get(tokens[0])
+        if row is None:
+            row = torch.from_numpy(self._rows(tokens)).to(self._device)
+            if (len(self._kept) + 1) * row.numel() * row.element_size() > _KEPT_ROWS_BYTES:
+                self._kept.clear()
+            self._kept[tokens[0]] = row
+        return row.clone()
