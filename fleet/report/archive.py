@@ -35,7 +35,8 @@ class Rendered:
 
 
 def stem_of(at_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime(at_s))
+    """To the millisecond: two reports of one second are two."""
+    return time.strftime("%Y-%m-%dT%H%M%S", time.gmtime(at_s)) + f"-{int(at_s * 1000) % 1000:03}Z"
 
 
 def render(page: Page) -> Rendered:
