@@ -150,7 +150,7 @@ def status(
                 since,
                 probed,
                 held,
-                reason.partition("; `")[0] if reason else release or duck.notes,
+                _remark(reason, known.row.state) if reason else release or duck.notes,
             )
         )
         values.append(
@@ -199,6 +199,11 @@ def status(
 
 
 _HOLDING = ("placed", "serving")
+
+
+def _remark(reason: str, state: str) -> str:
+    """The reason without what the column of states says already, and without the advice."""
+    return reason.partition("; `")[0].removeprefix(f"is {state}").lstrip(": ").removeprefix("but ")
 
 
 def _counted_row(name: str, counted: Any) -> tuple[str, str, str, str]:

@@ -33,7 +33,13 @@ def plan(
     ram: Annotated[
         float, typer.Option(min=0.1, metavar="GIB", help="Memory of each, where neither probe nor site file tells.")
     ] = 32.0,
-    ctx: Annotated[int, typer.Option(min=1, help="Tokens of context that the host keeps a cache for.")] = 16384,
+    ctx: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of context that the host keeps a cache for. Default: 16384, or the model's most.",
+        ),
+    ] = None,
     gpu: Annotated[float, typer.Option(min=0, metavar="GIB", help="Memory of the host's GPU; 0: it has none.")] = 32.0,
     format: Format = None,
     parts: Annotated[

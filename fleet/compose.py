@@ -227,7 +227,7 @@ def plan_budget(
     model: str,
     ram_bytes: Mapping[str, int],
     *,
-    ctx: int,
+    ctx: int | None,
     gpu_gib: float,
     format: str | None,
     parts: int,

@@ -56,10 +56,17 @@ def table(
     filled = [i for i in range(len(columns)) if not rows or any(len(row[i]) for row in rows)]
     columns, rows = [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
     made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=_BOX)
-    for column in columns:
+    for i, column in enumerate(columns):
         is_number = column in numeric
         whole = is_number or column in _UNBROKEN
-        made.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=whole)
+        longest = max((len(word) for row in rows for word in str(row[i]).split()), default=0)
+        made.add_column(
+            column,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=whole,
+            min_width=min(longest, _LONGEST_WHOLE_WORD),
+        )
     for row in rows:
         made.add_row(*row)
     return made
@@ -135,4 +142,5 @@ def _box() -> Any:
 
 
 _BOX = _box()
+_LONGEST_WHOLE_WORD = 14
 _UNBROKEN = ("duck", "address", "control", "mac", "domain", "state", "model", "name", "verdict", "text", "format")

@@ -48,18 +48,22 @@ class FleetBudget:
         return tuple(room_bytes(duck.ram_bytes) - own - replicas for duck, own, replicas in held)
 
 
+DEFAULT_CTX = 16384
+
+
 def fleet_budget(
     entry: CatalogueEntry,
     ducks: Sequence[DuckRam],
     *,
     format: str | None = None,
-    ctx: int,
+    ctx: int | None = None,
     gpu_bytes: int | None = None,
     parts: int = 1,
     replicas: float = 0.0,
 ) -> FleetBudget:
     """An even cut over `ducks` in their order, with at most `replicas` of a second copy where it fits.
 
+    `ctx`: tokens of the cache; None: 16,384, or as many as the model has positions for.
     `gpu_bytes`: memory that host weights and cache must fit into. Raises `UnsupportedModel` for a family that the
     decoder does not have, ValueError for a number of ducks or a format.
     """
@@ -79,6 +83,7 @@ def fleet_budget(
         plan = replicate(plan, rooms, fraction=replicas)
     held = held_bytes(plan)
     config, tensors = published_config(entry), published_tensors(entry)
+    ctx = min(DEFAULT_CTX, config.max_positions) if ctx is None else ctx
     host = host_budget(config, tensors, ctx)
     if gpu_bytes is not None and host.total_bytes > gpu_bytes:
         fits = max(0, gpu_bytes - host.weight_bytes) // host.cache_bytes_per_token

@@ -36,3 +36,9 @@ def test_a_fleet_that_is_too_small_is_told_so(tmp_path: Path) -> None:
 def test_an_unknown_model_is_answered_with_the_known(tmp_path: Path) -> None:
     done = plan("gpt-17", state=tmp_path)
     assert done.returncode == 2 and "qwen3-30b-a3b" in done.stderr
+
+
+def test_the_default_context_is_one_that_the_model_has(tmp_path: Path) -> None:
+    done = plan("smollm2", "--json", state=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert any(name.startswith("host: KV cache of 2048 tokens") for name, _ in json.loads(done.stdout)["lines"])
