@@ -57,6 +57,14 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"duckctl {version('duckfleet')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     context: typer.Context,
@@ -78,17 +86,14 @@ def options(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Speak to ducks that were started without keys. For experiments only.")
     ] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
     """From a shelf of powered-off mini-PCs to a served language model far too large for any one of them.
 
     To try it without any hardware: duckctl demo. A fleet's day: duckctl wake --wait, probe, place MODEL, serve.
     """
-    if version:
-        from importlib.metadata import version as installed
-
-        print(f"duckctl {installed('duckfleet')}")
-        raise typer.Exit
     context.obj = FleetContext.of(state, site, no_auth=no_auth)
     from duckfleet.fleet.cli_vm import enter_lab
 

@@ -45,7 +45,9 @@ def init(
 ) -> None:
     """Write a site file and make the fleet's keys. On a terminal it asks for what no flag says.
 
-    Keys that are there are kept (`duckctl keys rotate` replaces them).
+    Keys that are there are kept (`duckctl keys rotate` replaces them). For instance, one domain and one duck:
+
+    duckctl init --domain d1,enp1s0f0,10.21.1.1,10.21.1.[101-108] --duck 02:00:00:00:01:01,10.21.1.101,ann
     """
     from duckfleet.fleet import initial, trust
 

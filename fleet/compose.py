@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -306,17 +308,26 @@ def run_server(
     """Load the host's share of the standing model, agree with its ducks, and answer until a signal.
 
     `on_ready` is called with the URL once requests are accepted, `on_lost` with the names of ducks that did not answer
-    a forward and the error, `on_failover` with what was done about ducks that
-    fell silent. Raises `DuckLost`, subclasses of `IdentityMismatch`, `OperatorError`; requests under way
-    when the signal comes are finished or said to be cut.
+    a forward and the error, `on_failover` with what was done about ducks that fell silent. Raises `DuckLost`,
+    subclasses of `IdentityMismatch`, `OperatorError`; requests under way when the signal comes are finished or said to
+    be cut.
     """
     from duckfleet.runtime.engine import Engine
     from duckfleet.runtime.fabric import FailoverPolicy, UdpFabric
     from duckfleet.runtime.model import Checkpoint, load_decoder, load_dialect, load_tokenizer
     from duckfleet.runtime.model.chunk_store import ChunkStore
-    from duckfleet.runtime.server import HttpServer, SamplingDefaults, ServerSettings, configure_logging, create_app
+    from duckfleet.runtime.server import (
+        HttpServer,
+        SamplingDefaults,
+        ServerSettings,
+        configure_logging,
+        create_app,
+        require_free,
+    )
 
     configure_logging(as_json=not sys.stderr.isatty())
+    with fleet.at_home():
+        require_free(request.host, request.port)  # said before minutes of loading
     plan = read_plan(standing.plan_text, str(standing.folder))
     stored = _stored(fleet.models_dir, standing.model)
     checkpoint = Checkpoint.open(stored.path, stored.folder / "derived")
@@ -359,9 +370,16 @@ def run_server(
             on_ready(server.url)
             say(f"serving {standing.model} at {server.url}")
             report = server.run()
+            _ignore_interrupts()
         say(f"stopped: {report}")
     finally:
         fabric.close()
+
+
+def _ignore_interrupts() -> None:
+    """One more ctrl-C while threads and sockets are closed would tear the process down in the middle of it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _evidence_of(event: FailoverEvent) -> dict[str, object]:

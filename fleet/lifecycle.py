@@ -1,9 +1,8 @@
 """The lifecycle of a duck, as a table: (state, event) -> state, and how long each state may last. Pure.
 
 Who writes which event: `wake` wake_sent; the boot service dhcp_seen and image_sent; whoever reaches the control
-plane answered; `probe` probe_*; `place` placed; `serve` serve_started, serve_ended and
-rejoined; whoever misses an answer
-went_silent; `off` and `reboot` power_cut and reboot_sent; the clock timed_out; holds quarantined and released.
+plane answered; `probe` probe_*; `place` placed; `serve` serve_started, serve_ended and rejoined; whoever misses an
+answer went_silent; `off` and `reboot` power_cut and reboot_sent; the clock timed_out; holds quarantined and released.
 """
 
 from __future__ import annotations
@@ -77,6 +76,9 @@ TABLE: dict[tuple[str, str], str] = {
     ("placed", "placed"): "placed",
     ("placed", "serve_started"): "serving",
     ("serving", "serve_started"): "serving",
+    # Probed again since they were placed; the server has just seen that their weights are still there.
+    ("healthy", "serve_started"): "serving",
+    ("degraded", "serve_started"): "serving",
     ("serving", "serve_ended"): "placed",
     # A duck that a running server had replaced, and has taken in again.
     **_rows((*SILENT, *STARTING, *ANSWERING), "rejoined", "serving"),

@@ -55,7 +55,13 @@ class Look:
 
     def observations(self) -> tuple[Observed[Any], ...]:
         """All of them, in the order of the fields."""
-        return tuple(getattr(self, field.name) for field in fields(self) if field.name not in ("duck", "baseline"))
+        return tuple(self.by_name().values())
+
+    def by_name(self) -> dict[str, Observed[Any]]:
+        """All of them by the name of their field, in that order."""
+        return {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("duck", "baseline")
+        }
 
 
 def look_from_texts(texts: Mapping[str, str]) -> Look:

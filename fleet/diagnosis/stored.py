@@ -73,7 +73,7 @@ def look_from_store(
             look, bandwidth=Observed.absent("bandwidth", shared), kernels=Observed.absent("kernels", shared)
         )
     earlier = reports[-2] if len(reports) > 1 else None
-    return dataclasses.replace(
+    look = dataclasses.replace(
         look,
         meminfo=_first(look.meminfo, probe_report.meminfo(last)),
         smbios=_first(look.smbios, probe_report.smbios(last)),
@@ -92,6 +92,17 @@ def look_from_store(
         kernel_log=_first(look.kernel_log, probe_health.kernel_log(last, duck.mac)),
         storage=_first(look.storage, probe_health.storage(last, duck.mac)),
     )
+    return _without_hardware(look) if probe_health.is_process(last, duck.mac) else look
+
+
+def _without_hardware(look: Look) -> Look:
+    """A duck that is a process has no clock, card or sensor of its own: what it could not read was never taken."""
+    not_taken: dict[str, Any] = {
+        name: Observed.absent(observed.source, observed.unknown)
+        for name, observed in look.by_name().items()
+        if observed.value is None
+    }
+    return dataclasses.replace(look, **not_taken)
 
 
 def when(seconds: float) -> datetime:

@@ -2,7 +2,7 @@
 
 from duckfleet.runtime.server.app import create_app
 from duckfleet.runtime.server.logs import configure_logging
-from duckfleet.runtime.server.serve import HttpServer, ShutdownReport, run
+from duckfleet.runtime.server.serve import HttpServer, ShutdownReport, require_free, run
 from duckfleet.runtime.server.settings import SamplingDefaults, ServerSettings
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "ShutdownReport",
     "configure_logging",
     "create_app",
+    "require_free",
     "run",
 ]

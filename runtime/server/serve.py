@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import threading
@@ -183,6 +184,11 @@ class _Uvicorn(uvicorn.Server):
         self.end(cut=self.should_exit)
 
 
+def require_free(host: str, port: int) -> None:
+    """Raises `OperatorError` when a server could not listen there now."""
+    _listen(host, port).close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise OperatorError(f"port {port} is no port: choose one between 1 and 65535, or 0 for any that is free")
@@ -190,5 +196,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=512)
     except (OSError, UnicodeError) as error:  # UnicodeError: no host name at all
-        reason = getattr(error, "strerror", None) or error
-        raise OperatorError(f"cannot listen on {host} port {port}: {reason}; choose another address or port") from error
+        number = getattr(error, "errno", None) or 0  # its own text would repeat the address
+        reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
+        raise OperatorError(
+            f"cannot listen on {host} port {port}: {reason}; choose another with --port or --host"
+        ) from error

@@ -124,6 +124,9 @@ def test_the_whole_chain(operator: Operator) -> None:
     assert all(value["facts"]["ram_bytes"] > 0 for value in probed)
     assert all(value["facts"]["read_bandwidth_bytes_per_s"] > 0 for value in probed)
 
+    # A process has no clock, card or sensors of its own: nothing to walk to for that.
+    operator.ok("explain", "duck1101")
+
     first = operator.json("place", "tiny")
     assert first["standing"]
     assert all(duck["moved_bytes"] == duck["total_bytes"] > 0 for duck in first["ducks"])

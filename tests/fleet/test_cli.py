@@ -226,3 +226,9 @@ def test_both_a_lab_and_a_site_file_is_asked_about(site: Path) -> None:
     assert done.returncode == 2
     assert "--site" in done.stderr
     assert duckctl("--site", str(site), "status", state=site.parent).returncode == 3
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    done = duckctl("--version", state=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("duckctl ") and done.stdout.split()[1][0].isdigit()

@@ -20,7 +20,7 @@ reboot_sent   degraded>waking dhcp>waking healthy>waking loading>waking lost>wak
 rejoined      degraded>serving dhcp>serving healthy>serving loading>serving lost>serving off>serving placed>serving probing>serving serving>serving unknown>serving up>serving waking>serving
 released      quarantined>unknown
 serve_ended   serving>placed
-serve_started placed>serving serving>serving
+serve_started degraded>serving healthy>serving placed>serving serving>serving
 timed_out     dhcp>lost loading>lost probing>up serving>placed waking>lost
 wake_sent     dhcp>waking loading>waking lost>waking off>waking quarantined>quarantined unknown>waking waking>waking
 went_silent   degraded>lost dhcp>lost healthy>lost loading>lost lost>lost placed>lost probing>lost quarantined>quarantined serving>lost up>lost waking>lost

@@ -18,17 +18,15 @@ def nothing_is_known(case: Case) -> tuple[Evidence, ...]:
     around = {look.events.source, look.outside.source, look.dhcp.source, look.packets.source}
     box = [observed for observed in look.observations() if observed.source not in around]
     known = [observed for observed in box if observed.value is not None]
-    failed = [observed for observed in box if observed.value is None and observed.was_tried]
+    failed = [observed for observed in box if observed.value is None and observed.was_tried and observed.at is not None]
     if len(known) * MOSTLY >= len(known) + len(failed) and known:
         return ()
-    text = (
-        f"{len(failed)} probes failed, the first: {failed[0].source} {failed[0].unknown}"
-        if failed
-        else "nothing was probed"
-    )
-    return (case.tells(text),)
+    if not failed:
+        return (case.tells("nothing was probed"),)
+    share = f"{len(failed)} of {len(known) + len(failed)} readings could not be taken"
+    return (case.tells(f"{share}, the first: {failed[0].source} {failed[0].unknown}"),)
 
 
 SYMPTOMS = (
-    Symptom("nothing_known", "nothing could be read", Severity.NOTE, nothing_is_known, {INSUFFICIENT: 1.0}, ()),
+    Symptom("nothing_known", "next to nothing could be read", Severity.NOTE, nothing_is_known, {INSUFFICIENT: 1.0}, ()),
 )
