@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from duckfleet.inventory.errors import InternalError, OperatorError
 from duckfleet.inventory.plan import ShardPlan
@@ -130,15 +131,15 @@ class UdpFabric:
         self._session = secret.session
         self._transport = transport
         self._lost_ducks: tuple[str, ...] = ()
-        self._terms = terms
         self._failover = Failover(
             self._parts,
             everybody,
             {duck.rank: layout.domain.host_address for layout in self._layouts for duck in layout.ducks},
             Admission(plan, self._parts, terms, keys, chunk_source, control_timeout_s),
             failover,
-            apply=self._apply,
-            rekey=self._rekey,
+            # Of the native core, not of this object: a fabric that is let go frees its buffers at once.
+            apply=partial(_apply, self._native, self._layouts, self._parts),
+            rekey=partial(_rekey, self._native, terms),
             on_event=on_failover,
             first_key_id=1 + len(self._layouts) + len(everybody),
         )
@@ -202,13 +203,6 @@ class UdpFabric:
             raise lost
         raise FabricClosed("the fabric was closed")
 
-    def _apply(self, shares: Shares) -> None:
-        self._native.set_duties([_native_duties(some) for some in duties(self._layouts, self._parts, shares)])
-
-    def _rekey(self, rank: int, key_id: int, key: bytes) -> None:
-        domain, duck = self._terms.place(rank)
-        self._native.rekey(domain, duck, key_id, key)
-
     def _lost(self, layer: int, waited_us: int, missing: Sequence[_fabric.Missing]) -> DuckLost:
         send_errnos = [domain["last_send_errno"] for domain in self._native.stats()]
         return duck_lost(
@@ -247,6 +241,15 @@ class UdpFabric:
         """Idempotent; whoever waits gets `FabricClosed`."""
         self._failover.close()
         self._native.close()
+
+
+def _apply(native: _fabric.Fabric, layouts: Sequence[DomainLayout], parts: PlanParts, shares: Shares) -> None:
+    native.set_duties([_native_duties(some) for some in duties(layouts, parts, shares)])
+
+
+def _rekey(native: _fabric.Fabric, terms: SessionTerms, rank: int, key_id: int, key: bytes) -> None:
+    domain, duck = terms.place(rank)
+    native.rekey(domain, duck, key_id, key)
 
 
 def _native_duties(some: Duties) -> _fabric.DomainDuties:

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
@@ -91,7 +93,7 @@ def test_a_second_placement_moves_nothing(four_ducks: Lab) -> None:
     assert sum(duck["moved_bytes"] for duck in again["ducks"]) == 0
 
 
-def test_a_killed_duck_is_named_within_the_deadline_and_the_server_lives(four_ducks: Lab) -> None:
+def test_a_killed_duck_costs_no_request_and_killed_ducks_are_named_and_the_server_lives(four_ducks: Lab) -> None:
     four_ducks.run("place", "smollm2", "--format", "e4m3")
     pids = four_ducks.duckd_pids()
     victim = sorted(pids)[2]
@@ -114,14 +116,24 @@ def test_a_killed_duck_is_named_within_the_deadline_and_the_server_lives(four_du
                     seen += 1
                     if seen == 3:
                         os.kill(pids[victim], signal.SIGKILL)
-        assert victim in error, f"after {seen} events: {error!r}"
+        assert not error and seen > 100, f"after {seen} events: {error!r}"
+        assert re.search(rf"{victim} .* lost ", four_ducks.run("status", expect=3))
+        for pid in four_ducks.duckd_pids().values():
+            os.kill(pid, signal.SIGKILL)
+        begun = time.monotonic()
+        error = ""
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                if "error" in line:
+                    error = line
+        assert "duck1101" in error and time.monotonic() - begun < 30
         assert httpx.get(f"{url}/health", timeout=20).status_code in (200, 503)
         refused = httpx.post(f"{url}/v1/chat/completions", json={**body, "stream": False}, timeout=60)
-        assert refused.status_code in (500, 502, 503) and victim in refused.json()["error"]["message"]
+        assert refused.status_code in (500, 502, 503) and "duck1101" in refused.json()["error"]["message"]
     assert victim in four_ducks.run("serve", "--port", "0", expect=1)
     four_ducks.run("probe", expect=3)
     assert victim in four_ducks.run("serve", "--port", "0", expect=1)
-    four_ducks.run("wake", victim, "--wait")
+    four_ducks.run("wake", "--wait")
     four_ducks.run("probe")
     four_ducks.run("place", "smollm2", "--format", "e4m3")
     with four_ducks.serve() as url:

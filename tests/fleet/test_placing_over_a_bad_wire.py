@@ -144,7 +144,8 @@ def test_a_wire_that_flips_a_bit_of_every_chunk(duck: DuckProcess, tmp_path: Pat
     assert "ann" in error and not held
     with duck.control() as control:
         counted = control.stats()["control"]
-    assert counted["auth_failed"] if duck.keys else counted["chunks_refused"] == 3
+    # Where TCP cuts its pieces is chance: a flipped bit may also be one of a frame's header.
+    assert counted["auth_failed"] if duck.keys else 1 <= counted["chunks_refused"] + counted["malformed"] <= 3
     assert not list((tmp_path / "store").glob("*.partial"))
 
 
