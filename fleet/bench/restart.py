@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -19,11 +18,9 @@ from typing import Any
 
 from duckfleet.fleet import compose
 from duckfleet.fleet.announcement import Announcement, running_server
-from duckfleet.fleet.bench.small_fleet import place_on_lab
+from duckfleet.fleet.bench.small_fleet import fleet_with
 from duckfleet.fleet.context import FleetContext
-from duckfleet.fleet.lab import processes
 from duckfleet.fleet.serving import ServeRequest, serve_model
-from duckfleet.fleet.trust import make_keys
 from duckfleet.inventory.errors import MachineError
 
 _START_S = 120.0
@@ -33,20 +30,9 @@ def rows(
     model: str = "smollm2-135m", ducks: int = 2, format: str = "e4m3", repeats: int = 3
 ) -> Iterator[Mapping[str, Any]]:
     """Row `first-token`, the median of `repeats` restarts after kill -9."""
-    kept = FleetContext.of(None, None).state_dir / "demo"  # models and chunks are the demo's: fetched and cut once
-    compose.pull_model(kept / "models", model, None)
-    with tempfile.TemporaryDirectory(prefix="duckfleet-bench-") as folder:
-        fleet = FleetContext(Path(folder))
-        make_keys(fleet.keys_dir)
-        fleet.models_dir.symlink_to(kept / "models")
-        (kept / "chunks").mkdir(exist_ok=True)
-        fleet.chunks_dir.symlink_to(kept / "chunks")
-        try:
-            place_on_lab(fleet, model, ducks, 1, format)
-            times_s = [_start_and_kill(fleet) for _ in range(repeats + 1)]
-            yield {"name": "first-token", "value": sorted(times_s[1:])[repeats // 2], "unit": "s, lower is better"}
-        finally:
-            processes.lab_down(fleet.lab_dir)
+    with fleet_with(model, ducks, 1, format) as fleet:
+        times_s = [_start_and_kill(fleet) for _ in range(repeats + 1)]
+    yield {"name": "first-token", "value": sorted(times_s[1:])[repeats // 2], "unit": "s, lower is better"}
 
 
 def _start_and_kill(fleet: FleetContext) -> float:

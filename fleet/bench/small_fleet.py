@@ -20,7 +20,7 @@ from duckfleet.runtime.control import duckd_path
 
 
 def kept_folder() -> Path:
-    """Where models and chunks are kept from run to run: the demo's."""
+    """Where models and chunks are kept from run to run, fetched and cut once: the demo's."""
     return FleetContext.of(None, None).state_dir / "demo"
 
 
@@ -36,13 +36,13 @@ def fleet_with(model: str, num_ducks: int, num_threads: int, format: str) -> Ite
         (kept / "chunks").mkdir(exist_ok=True)
         fleet.chunks_dir.symlink_to(kept / "chunks")
         try:
-            place_on_lab(fleet, model, num_ducks, num_threads, format)
+            _place_on_lab(fleet, model, num_ducks, num_threads, format)
             yield fleet
         finally:
             processes.lab_down(fleet.lab_dir)
 
 
-def place_on_lab(fleet: FleetContext, model: str, num_ducks: int, num_threads: int, format: str) -> None:
+def _place_on_lab(fleet: FleetContext, model: str, num_ducks: int, num_threads: int, format: str) -> None:
     """Start a lab of process ducks and give them the model, as `duckctl lab up`, `wake`, `probe`, `place` do."""
     plan = processes.find_free_ports(plan_lab(processes.new_lab_id(), num_ducks))
     options = processes.DaemonOptions(

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from duckfleet.fleet.diagnosis.case import STANDBY_LINK_MBPS
+from duckfleet.fleet.templates import fill
 from duckfleet.inventory.errors import DuckfleetError, MachineError
 from duckfleet.inventory.site import Domain, Duck, EvidenceSource
 
@@ -37,20 +38,6 @@ def look_at(source: EvidenceSource, duck: Duck, domain: Domain) -> Part:
         raise EvidenceError(f"[evidence.{source.name}] of duck {duck.name}: {error}") from error
     except (OSError, ValueError, LookupError, DuckfleetError) as error:
         raise EvidenceError(f"[evidence.{source.name}] of duck {duck.name}: {error or type(error).__name__}") from error
-
-
-def fill(template: str, duck: Duck, domain: Domain, quoted: Callable[[str], str] = str) -> str:
-    """The template with this duck's values."""
-    values = {
-        "name": duck.name,
-        "mac": duck.mac,
-        "address": duck.address,
-        "domain": domain.name,
-        "interface": domain.interface,
-        "outlet": duck.outlet,
-        "switch_port": duck.switch_port,
-    }
-    return template.format(**{key: quoted(value) for key, value in values.items()})
 
 
 def by_command(source: EvidenceSource, duck: Duck, domain: Domain) -> Part:

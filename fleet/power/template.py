@@ -1,9 +1,10 @@
-"""Filling in the templates of command and HTTP power sources."""
+"""The templates of command and HTTP power sources, by action."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from duckfleet.fleet import templates
 from duckfleet.fleet.errors import PowerUnsupported
 from duckfleet.inventory.site import Domain, Duck, PowerSource
 
@@ -16,12 +17,4 @@ def fill(source: PowerSource, action: str, duck: Duck, domain: Domain, quote: Ca
     template = {"on": source.on, "off": source.off, "cycle": source.cycle}[action]
     if not template:
         raise PowerUnsupported(f"duck {duck.name}: [power.{source.name}] of the site file has no {action!r}")
-    values = {
-        "name": duck.name,
-        "mac": duck.mac,
-        "address": duck.address,
-        "domain": domain.name,
-        "interface": domain.interface,
-        "outlet": duck.outlet,
-    }
-    return template.format(**{key: quote(value) for key, value in values.items()})
+    return templates.fill(template, duck, domain, quote)

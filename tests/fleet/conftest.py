@@ -12,8 +12,23 @@ from duckfleet.fleet.lab import processes
 from duckfleet.fleet.lab.plan import plan_lab
 from duckfleet.fleet.trust import make_keys
 from duckfleet.runtime.control import duckd_path
+from tests.fleet.network import Network, network
 
 StartLab = Callable[..., FleetContext]
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    """A segment in a namespace of its own; root only."""
+    with network(1) as made:
+        yield made
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory with a fleet's keys."""
+    make_keys(tmp_path / "keys")
+    return tmp_path
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from duckfleet.fleet.diagnosis import look_from_texts
-from duckfleet.fleet.trust import make_keys
-from tests.fleet.network import Network, is_possible, network
+from tests.fleet.network import Network, is_possible
 from tests.fleet.ssh_box import OTHER_BOOT, ssh_box
 
 pytestmark = pytest.mark.skipif(not is_possible(), reason="network and mount namespaces need root")
@@ -31,18 +29,6 @@ try:
 except Exception as error:
     print(json.dumps({"error": type(error).__name__, "text": str(error)}))
 """
-
-
-@pytest.fixture
-def net() -> Iterator[Network]:
-    with network(1) as made:
-        yield made
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    make_keys(tmp_path / "keys")
-    return tmp_path
 
 
 def collect(net: Network, state: Path, mac: str, budget_s: float = 30.0, **extra: str) -> dict[str, str]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from duckfleet.fleet.lab.ownership import boot_id
 from duckfleet.fleet.switching import guarded, is_own_address
-from duckfleet.fleet.trust import make_keys
-from tests.fleet.network import Network, is_possible, network
+from tests.fleet.network import Network, is_possible
 from tests.fleet.ssh_box import OTHER_BOOT, ssh_box
 
 needs_root = pytest.mark.skipif(not is_possible(), reason="network and mount namespaces need root")
@@ -34,18 +32,6 @@ site = Site("s", Path("s"), (domain,), (duck,), sources)
 (result,) = Switch(site, store, None, Path(state) / "keys").switch([duck], action, by=by)
 print(json.dumps([result.ok, result.detail, [e.kind for e in store.events()]]))
 """
-
-
-@pytest.fixture
-def net() -> Iterator[Network]:
-    with network(1) as made:
-        yield made
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    make_keys(tmp_path / "keys")
-    return tmp_path
 
 
 def switch(net: Network, state: Path, action: str, by: str = "auto", power: str = "wol") -> tuple[bool, str, list[str]]:

@@ -12,6 +12,7 @@ from duckfleet.fleet import lifecycle
 from duckfleet.fleet.context import FleetContext
 from duckfleet.inventory.site import Site
 from duckfleet.inventory.store import Store
+from tests.fleet.diagnosis.reports import fresh_clock, mac, report
 
 NUM_DUCKS = 8
 SICK, HELD = 3, 6
@@ -32,37 +33,13 @@ mtu = 9000
 """
 
 
-def mac(i: int) -> str:
-    return f"02:00:00:00:00:{i:02x}"
-
-
 def name(i: int) -> str:
     return f"d1-{100 + i}"
 
 
 def healthy(i: int) -> dict[str, Any]:
-    """What duckd's probe says of a duck without a fault."""
-    module = {"size_bytes": 16 << 30, "speed_mt_per_s": 3200, "configured_mt_per_s": 3200}
-    return {
-        "boot_id": "b",
-        "memory": {"total_bytes": 32_500_000 * 1024, "modules": [{**module, "locator": f"DIMM{n}"} for n in range(2)]},
-        "board": {"product_name": "Box", "bios_version": "1.08", "bios_date": "03/18/2024", "product_serial": "x"},
-        "clock": {"rtc_date": time.strftime("%F", time.gmtime()), "rtc_time": time.strftime("%T", time.gmtime())},
-        "cpu": {"model": "N100", "num_cpus": 4},
-        "nics": [
-            {
-                "name": "enp1s0",
-                "mac": mac(i),
-                "carrier": 1,
-                "carrier_changes": 3,
-                "speed_mbit_per_s": 2500,
-                "duplex": "full",
-                "mtu": 9000,
-                "counters": {"rx_packets": 1000, "rx_crc_errors": 0, "rx_missed_errors": 0},
-            }
-        ],
-        "unknown": [],
-    }
+    """What duckd's probe says of a duck without a fault, at this moment."""
+    return fresh_clock(report(i))
 
 
 def one_module(values: dict[str, Any]) -> dict[str, Any]:

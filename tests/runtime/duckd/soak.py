@@ -9,14 +9,12 @@ broken host: they reach everything behind the tags; they stay on lane 1, whose a
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import random
 import socket
 import struct
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -43,6 +41,7 @@ from duckfleet.runtime.wire.handshake import HostHandshake
 from tests.runtime.duckd.conftest import Served, place, serve
 from tests.runtime.duckd.data_client import HEADER_BYTES
 from tests.runtime.duckd.duck_process import CONTROL_PORT, DuckProcess
+from tests.runtime.soaking import run_soak
 
 BATCH = 400
 MAX_GROWTH_BYTES = 48 << 20
@@ -369,17 +368,5 @@ def soak(directory: Path, seed: int, datagrams: int, messages: int) -> SoakResul
     )
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--datagrams", type=int, default=1_000_000)
-    parser.add_argument("--messages", type=int, default=100_000)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        result = soak(Path(directory), options.seed, options.datagrams, options.messages)
-    for name, value in dataclasses.asdict(result).items():
-        print(f"{name}: {value}")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_soak(sys.argv[1:], __doc__, soak)

@@ -10,13 +10,11 @@ a lying duck, with and without the right keys; the client must give a result or 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import random
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -50,6 +48,7 @@ from tests.runtime.fabric.cut_model import CutModel
 from tests.runtime.fabric.duck_processes import DuckFlock
 from tests.runtime.fabric.lying_duck import LyingDuck
 from tests.runtime.fabric.spoofed_datagrams import MAX_PAYLOAD, Sniffer, Spoofer, kernel_drops
+from tests.runtime.soaking import resident_bytes, run_soak
 
 BATCH = 400
 MAX_OF_SESSION = 16_000
@@ -415,11 +414,6 @@ class SoakResult:
     growth_bytes: int
 
 
-def resident_bytes() -> int:
-    """Of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 def soak(directory: Path, seed: int, datagrams: int, messages: int) -> SoakResult:
     """Raises AssertionError for a leak, wrong bits, an untyped error or a wrong account."""
     rng = random.Random(seed)
@@ -449,17 +443,5 @@ def soak(directory: Path, seed: int, datagrams: int, messages: int) -> SoakResul
     )
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--datagrams", type=int, default=1_000_000)
-    parser.add_argument("--messages", type=int, default=100_000)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        result = soak(Path(directory), options.seed, options.datagrams, options.messages)
-    for name, value in dataclasses.asdict(result).items():
-        print(f"{name}: {value}")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_soak(sys.argv[1:], __doc__, soak)
