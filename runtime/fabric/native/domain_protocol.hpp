@@ -194,6 +194,7 @@ class DomainProtocol {
   void on_nack(const Accepted& in, std::uint64_t now_us);
   void finish_vector(Lane& lane, std::size_t vector, std::uint64_t now_us);
   void hear(VectorState& state, Heard what, std::uint64_t now_us, std::uint64_t probe_in_us);
+  static unsigned latency_class(unsigned num_tokens);
   std::uint64_t first_probe_us(const Duck& duck, unsigned num_tokens) const;
   static std::uint64_t silent_us(const Lane& lane, const Duck& duck, std::uint64_t now_us);
   void hear_from(Duck& duck, std::uint64_t now_us);
