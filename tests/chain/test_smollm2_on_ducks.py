@@ -13,6 +13,7 @@ import httpx
 import pytest
 import torch
 
+from duckfleet.fleet.cli_demo import DEFAULT_QUESTION
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.musters import load_current
 from duckfleet.inventory.plan import FORMATS
@@ -35,9 +36,9 @@ def four_ducks(state: Path):
         yield made
 
 
-def greedy_reference(checkpoint: Checkpoint, format: str, num_tokens: int) -> str:
+def greedy_reference(checkpoint: Checkpoint, format: str, question: list[dict[str, str]], num_tokens: int) -> str:
     tokenizer = load_tokenizer(checkpoint)
-    prompt = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, return_dict=True)["input_ids"]
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=True)["input_ids"]
     model = reference_model(checkpoint, format)
     with torch.inference_mode():
         said = model.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)[0][len(prompt) :]
@@ -62,14 +63,21 @@ def test_logits_over_udp_equal_those_of_transformers(
     torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
 
 
-def test_served_greedy_tokens_equal_those_of_transformers(four_ducks: Lab, smollm2_checkpoint: Checkpoint) -> None:
-    four_ducks.run("place", "smollm2", "--format", "f32")
+@pytest.mark.parametrize(
+    ("format", "question"),
+    [("f32", QUESTION), ("e4m3", [{"role": "user", "content": DEFAULT_QUESTION}])],
+    ids=["f32", "as the demo asks"],
+)
+def test_served_greedy_tokens_equal_those_of_transformers(
+    four_ducks: Lab, smollm2_checkpoint: Checkpoint, format: str, question: list[dict[str, str]]
+) -> None:
+    four_ducks.run("place", "smollm2", "--format", format)
     with four_ducks.serve() as url:
-        body = {"model": "smollm2-135m", "messages": QUESTION, "temperature": 0, "max_tokens": 32, "stream": True}
+        body = {"model": "smollm2-135m", "messages": question, "temperature": 0, "max_tokens": 32, "stream": True}
         assert "served already" in four_ducks.run("serve", "--port", "0", expect=2)
         assert url in four_ducks.run("serve", "--port", "0", expect=2)
         said = "".join(streamed(url, body))  # the second server took nothing from the first
-    assert said == greedy_reference(smollm2_checkpoint, "f32", 32)
+    assert said == greedy_reference(smollm2_checkpoint, format, question, 32)
 
 
 def test_a_host_with_other_keys_does_not_make_ducks_lost(four_ducks: Lab) -> None:
