@@ -7,6 +7,7 @@ is told from one on the way back. Time is the monotonic clock's: nobody sets it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import socket
 import time
@@ -62,7 +63,7 @@ class _Run:
             self.socket.send(datagram)
         except OSError as error:
             del self.sent_ns[number]
-            if error.errno == 90:  # EMSGSIZE
+            if error.errno == errno.EMSGSIZE:
                 return None
             raise
         return number

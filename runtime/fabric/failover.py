@@ -191,7 +191,7 @@ class Failover:
         names = tuple(self._ducks[rank].duck for rank in fresh)
         there = [rank for rank in self._there() if rank not in fresh]
         if not there:
-            self._why = "no other duck is there"
+            self._why = "no duck is left that could compute its part; `duckctl wake --wait` starts them again"
             return False
         shares = share_out(self._parts, self._held, there)
         moved_bytes = 0
@@ -213,13 +213,14 @@ class Failover:
         self._why = ""
         took_ms = (time.monotonic() - begun) * 1e3
         self._last_at_s, self._last_took_ms = time.time(), silent_ms + took_ms
+        whose = "its" if len(names) == 1 else "their"
         how = f"{moved_bytes / 2**20:.1f} MiB were loaded for it" if moved_bytes else "all of it was held by others"
         self._tell(
             FailoverEvent(
                 "taken_over",
                 names,
                 self._generation,
-                f"{', '.join(names)} fell silent; others compute its part of the model now ({how})",
+                f"{', '.join(names)} fell silent; others compute {whose} part of the model now ({how})",
                 silent_ms,
                 took_ms,
                 moved_bytes,
