@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from duckfleet.inventory.errors import DuckfleetError, MachineError
-from duckfleet.inventory.roster import RosterEntry
+from duckfleet.inventory.roster import RosterEntry, room_bytes
 from duckfleet.runtime.errors import DuckLost
 
 from .admission import Admission
@@ -43,9 +43,13 @@ class FailoverPolicy:
     silence_floor_s: float = 0.05
     silence_medians: int = 20
     silence_cold_s: float = 1.0
-    reserve_bytes: int = 3 << 29  # of a duck's memory, for its operating system
+    reserve_bytes: int | None = None  # of a duck's memory, for its operating system; None: as placement leaves it
     rejoin_every_s: float = 1.0  # how often a missing duck is looked for, at first; less and less often if in vain
     rejoin_at_most_s: float = 30.0
+
+    def reserve_of(self, ram_bytes: int) -> int:
+        """What a duck with so much memory keeps for itself."""
+        return ram_bytes - room_bytes(ram_bytes) if self.reserve_bytes is None else self.reserve_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +247,9 @@ class Failover:
                     except DuckfleetError as error:
                         log.warning("%s takes nothing over: %s", self._ducks[rank].duck, error)
                         continue
-                    left = min(told.mem_available_bytes, self._ducks[rank].ram_bytes - told.held_bytes)
-                    room[rank] = left - self._policy.reserve_bytes
+                    ram_bytes = self._ducks[rank].ram_bytes
+                    left = min(told.mem_available_bytes, ram_bytes - told.held_bytes)
+                    room[rank] = left - self._policy.reserve_of(ram_bytes)
                 spares = [rank for rank in room if rank >= self._parts.tp]
                 places = choose_places(uncovered, self._parts.num_bytes, room, spares)
                 if isinstance(places, NoRoom):

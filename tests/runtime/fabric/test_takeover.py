@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duckfleet.runtime.fabric import FailoverPolicy
 from duckfleet.runtime.fabric.takeover import NoRoom, PlanParts, choose_places, share_out
 from duckfleet.runtime.planner import FfnShape, ModelShape, cut
 from tests.runtime.fabric.replicas import with_copies
@@ -65,3 +67,9 @@ def test_places_have_room_and_spares_come_first(sizes: list[int], rooms: list[in
     assert all(sum(num_bytes[part] for part in some) <= room[rank] for rank, some in places.items())
     if any(room[rank] >= sum(sizes) for rank in spares):
         assert set(places) <= set(spares)
+
+
+@pytest.mark.parametrize(("ram_bytes", "reserve"), [(32 << 30, 3 << 29), (1 << 30, 1 << 28)])
+def test_a_small_duck_keeps_less_for_itself_and_what_is_said_counts(ram_bytes: int, reserve: int) -> None:
+    assert FailoverPolicy().reserve_of(ram_bytes) == reserve
+    assert FailoverPolicy(reserve_bytes=7).reserve_of(ram_bytes) == 7
