@@ -333,10 +333,11 @@ class Failover:
                     missing.try_at = time.monotonic() + missing.wait_s
             return
         with self._changed:
-            missing = self._missing.pop(rank, None)
+            missing = self._missing.get(rank)
             if self._closed or missing is None:
                 return
             if missing.replaced:
+                missing.replaced = False  # it counts as there from here on
                 self._apply(share_out(self._parts, self._held, self._there()))
                 self._generation += 1
             self._num_rejoined += 1
@@ -350,6 +351,7 @@ class Failover:
                     moved_bytes=moved_bytes,
                 )
             )
+            del self._missing[rank]  # last: `stats` takes no lock, and who finds nobody missing was told of the return
 
     # -- telling -----------------------------------------------------------------------------------------------
 
