@@ -11,6 +11,7 @@ from pathlib import Path
 from duckfleet.fleet.lab.ownership import ProcessId
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.file_lock import held_alone
+from duckfleet.inventory.whole_file import write_whole
 
 FILE = "serving.json"
 LOCK = "serving.lock"
@@ -45,9 +46,8 @@ def only_server(state_dir: Path) -> Iterator[None]:
 def announce(state_dir: Path, announcement: Announcement) -> None:
     """Say it; a file of a server that was killed is replaced."""
     process = ProcessId.of(announcement.pid)
-    scratch = state_dir / f".{FILE}.{announcement.pid}"
-    scratch.write_text(json.dumps({**asdict(announcement), "process": asdict(process) if process else None}))
-    scratch.replace(state_dir / FILE)
+    text = json.dumps({**asdict(announcement), "process": asdict(process) if process else None})
+    write_whole(state_dir / FILE, text)
 
 
 def retract(state_dir: Path, pid: int) -> None:

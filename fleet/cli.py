@@ -51,9 +51,11 @@ app = typer.Typer(
     name="duckctl",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 all is well · 1 a machine or a step failed · 2 wrong usage, site file or state · "
-    "3 some ducks are not well · 130 interrupted. Shell completion: duckctl --install-completion",
+    "3 some ducks are not well · 11 to 14 the worst finding of `report` · "
+    "70 a bug of ours · 130 interrupted. Shell completion: duckctl --install-completion",
 )
 
 

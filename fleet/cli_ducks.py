@@ -128,6 +128,7 @@ def status(
     placements = store.latest_placements()
     counted = ask_ducks(fleet.site, fleet.keys, chosen) if counters else {}
     failovers = recent_failovers(store)
+    server = running_server(fleet.state_dir)
     now_s = time.time()
     rows, values = [], []
     not_well = 0
@@ -183,14 +184,15 @@ def status(
             last = failovers[-1]
             took = f", silent for {last.silent_ms:.0f} ms, replaced in {last.took_ms:.0f} ms" if last.took_ms else ""
             count = sum(past.kind == "taken_over" for past in failovers)
+            ended = "" if server is not None else " (that server has ended)"
             console.out.print(
                 f"failovers: {count} (duties of generation {last.generation}), the last news "
-                f"{console.age(now_s - last.at_s)} ago: {last.what}{took}",
+                f"{console.age(now_s - last.at_s)} ago: {last.what}{took}{ended}",
                 soft_wrap=True,
             )
         if counters:
             lines = [_counted_row(duck.name, counted[duck.mac]) for duck in chosen]
-            if (server := running_server(fleet.state_dir)) is not None:
+            if server is not None:
                 lines.append(_counted_row("this host", ask_server(server.url)))
             named = ("duck", "datagrams", "dropped", "by kind")
             console.out.print(console.table(named, lines, numeric=("datagrams", "dropped")))

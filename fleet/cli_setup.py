@@ -10,6 +10,7 @@ from rich.text import Text
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.inventory.errors import OperatorError
 
 keys_app = typer.Typer(no_args_is_help=True, help="The fleet's keys: show them, rotate them.")
 
@@ -52,6 +53,8 @@ def init(
     from duckfleet.fleet import initial, trust
 
     fleet = fleet_of(context)
+    if not force:
+        initial.require_new(file)
     fleet.make_state_dir()
     made = trust.make_keys(fleet.keys_dir)
     keys = fleet.keys if not fleet.no_auth else None
@@ -61,9 +64,14 @@ def init(
             f"keys {word} in {fleet.keys_dir}, fingerprint {trust.fingerprint(keys.public)}", soft_wrap=True
         )
     domains = [initial.parse_domain(text) for text in domain or []]
-    if not domains and console.err.is_terminal:
-        domains = initial.ask_domains()
     ducks = [initial.parse_duck(text) for text in duck or []]
+    if not domains and console.err.is_terminal:
+        domains = initial.ask_domains(lambda complaint: console.err.print(complaint, style="yellow", markup=False))
+    if not domains:
+        raise OperatorError(
+            "a site needs a domain, where its ducks are: --domain NAME,IFACE,HOST,NODES, for instance "
+            "d1,enp1s0f0,10.21.1.1,10.21.1.[101-108]; nothing was written but the keys"
+        )
     text = initial.site_file(name, domains, ducks, ram_gib=ram_gib, link_mbps=link_mbps, cpu=cpu)
     initial.write_site(file, text, force=force)
     console.out.print(f"site file {file}: {len(domains)} domains, {len(ducks)} ducks", markup=False, soft_wrap=True)
@@ -84,9 +92,12 @@ def discover(
     from duckfleet.fleet import discovery
     from duckfleet.inventory.sitefile import parse_site
     from duckfleet.inventory.sitewriter import duck_block
+    from duckfleet.inventory.whole_file import write_whole
 
     fleet = fleet_of(context)
     site = fleet.site
+    if not site.domains:
+        raise OperatorError(f"{site.path} has no domains, so there is nowhere to listen: write a [[domains]]")
     with console.progress_bars() as progress:
         interfaces = ", ".join(domain.interface for domain in site.domains)
         task = progress.add_task(f"listening on {interfaces}", total=None, unit="boxes")
@@ -117,7 +128,10 @@ def discover(
     if add and proposals:
         whole = site.path.read_text(encoding="utf-8").rstrip("\n") + "\n\n" + text
         parse_site(whole, site.path)
-        site.path.write_text(whole, encoding="utf-8")
+        try:
+            write_whole(site.path, whole)
+        except OSError as error:
+            raise OperatorError(f"{site.path} cannot be written: {error.strerror}; nothing was appended") from error
         console.note(f"appended to {site.path}")
 
 
@@ -125,7 +139,6 @@ def discover(
 def show_keys(context: typer.Context, json: Json = False) -> None:
     """Show where the keys lie, with which permissions, and their fingerprint."""
     from duckfleet.fleet import trust
-    from duckfleet.inventory.errors import OperatorError
 
     fleet = fleet_of(context)
     keys = fleet.keys

@@ -204,12 +204,13 @@ def _ducks(fleet: FleetContext) -> Iterator[Finding]:
     for duck, answer in on_all(site.ducks, lambda duck: identify(site, duck, keys, DUCK_TIMEOUT_S)):
         if isinstance(answer, HostNetworkDown | DuckLost):
             continue
-        answering += 1
         if isinstance(answer, MachineError):
             yield Finding(f"duck {duck.name}", BAD, str(answer))
-        elif remark := release_remark(answer.duckd_version):
+            continue
+        answering += 1
+        if remark := release_remark(answer.duckd_version):
             yield Finding(f"duck {duck.name}", WARNING, remark)
-    yield Finding("ducks", GOOD, f"{answering} of {len(site.ducks)} answer")
+    yield Finding("ducks", GOOD, f"{answering} of {len(site.ducks)} answer as ours")
 
 
 def _interface(site: Site, domain: Domain) -> Finding:

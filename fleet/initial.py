@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import typer
 
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.mac import parse_mac
-from duckfleet.inventory.sitefile import parse_site
+from duckfleet.inventory.sitefile import SiteFileError, parse_site
 
 _HEADER = """\
 # The site file of a duckfleet: docs/operations.md lists every key.
 # Identity is the MAC. `duckctl discover` finds boxes that are not in here yet."""
+_NEW = Path("the new site file")
+_THERE = "{path} is there already; --force overwrites it, an editor changes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,8 @@ def parse_duck(text: str) -> NewDuck:
     return NewDuck(parse_mac(parts[0]), *parts[1:])
 
 
-def ask_domains() -> list[NewDomain]:
-    """Ask which of this host's interfaces lead to ducks."""
+def ask_domains(complain: Callable[[str], None]) -> list[NewDomain]:
+    """Ask which of this host's interfaces lead to ducks; an answer that cannot be is said and asked for again."""
     import psutil
 
     found: list[NewDomain] = []
@@ -69,11 +72,30 @@ def ask_domains() -> list[NewDomain]:
             network = ipaddress.IPv4Network(f"{item.address}/{item.netmask}", strict=False)
             if not typer.confirm(f"Are ducks on {interface} ({item.address}/{network.prefixlen})?", default=False):
                 continue
-            name = typer.prompt("  What is this domain called?", default=f"d{len(found) + 1}")
-            stem = item.address.rsplit(".", 1)[0]
-            nodes = typer.prompt("  Which addresses may its ducks have?", default=f"{stem}.[101-108]")
-            found.append(NewDomain(name, interface, item.address, nodes))
+            found.append(_ask_domain(interface, item.address, found, complain))
     return found
+
+
+def _ask_domain(
+    interface: str, address: str, before: Sequence[NewDomain], complain: Callable[[str], None]
+) -> NewDomain:
+    while True:
+        name = typer.prompt("  What is this domain called?", default=f"d{len(before) + 1}")
+        stem = address.rsplit(".", 1)[0]
+        nodes = typer.prompt("  Which addresses may its ducks have?", default=f"{stem}.[101-108]")
+        domain = NewDomain(name, interface, address, nodes)
+        try:
+            site_file("fleet", [*before, domain], [])
+        except OperatorError as error:
+            complain(f"  {error}")
+            continue
+        return domain
+
+
+def require_new(path: Path) -> None:
+    """Raises `OperatorError` when there is a site file already."""
+    if path.exists():
+        raise OperatorError(_THERE.format(path=path))
 
 
 def site_file(
@@ -85,7 +107,7 @@ def site_file(
     link_mbps: int | None = None,
     cpu: str | None = None,
 ) -> str:
-    """The text, checked by the same reader that will read it. Raises `SiteFileError` about it."""
+    """The text, checked by the same reader that will read it. Raises `OperatorError` about what was stated."""
     lines = [_HEADER, "", "[fleet]", f"name = {_quoted(name)}", ""]
     lines.append("[expect]  # what every healthy duck has; a duck may state its own")
     for key, value, example in (("ram_gib", ram_gib, "32"), ("link_mbps", link_mbps, "2500")):
@@ -101,7 +123,11 @@ def site_file(
         lines += [f"{key} = {_quoted(value)}" for key, value in values if value]
         lines.append("")
     text = "\n".join(lines)
-    parse_site(text, Path("the new site file"))
+    try:
+        parse_site(text, _NEW)
+    except SiteFileError as error:  # lines of a file that nobody has seen would not help
+        stated = (re.sub(rf"^{_NEW}(:\d+)?: ", "", complaint) for complaint in error.complaints)
+        raise OperatorError("\n".join(stated)) from error
     return text
 
 
@@ -111,7 +137,7 @@ def write_site(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise OperatorError(f"{path} is there already; --force overwrites it, an editor changes it") from error
+        raise OperatorError(_THERE.format(path=path)) from error
     except OSError as error:
         raise OperatorError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -112,7 +112,7 @@ def is_listed(state: str, event: str) -> bool:
     return (state, event) in TABLE
 
 
-def is_overdue(state: str, since_s: float, now_s: float) -> bool:
-    """Whether a duck has been in this state for longer than it may last."""
+def is_overdue(state: str, confirmed_s: float, now_s: float) -> bool:
+    """Whether a state was entered, or last confirmed, longer ago than it may last."""
     limit_s = TIMEOUT_S[state]
-    return limit_s is not None and now_s - since_s > limit_s
+    return limit_s is not None and now_s - confirmed_s > limit_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.roster import Roster
 from duckfleet.inventory.site import Site
 from duckfleet.inventory.store import Store
+from duckfleet.inventory.whole_file import write_whole
 from duckfleet.runtime.wire import FleetKeys
 
 PLAN_FILE = "plan.json"
@@ -32,7 +32,7 @@ def expire(site: Site, store: Store) -> None:
     rows = store.ducks()
     for duck in site.ducks:
         row = rows.get(duck.mac)
-        if row is not None and lifecycle.is_overdue(row.state, row.since_s, now_s):
+        if row is not None and lifecycle.is_overdue(row.state, row.confirmed_s, now_s):
             evidence = {"in_state": row.state, "since_s": row.since_s, "limit_s": lifecycle.TIMEOUT_S[row.state]}
             store.transition(duck, "timed_out", evidence, _still_overdue(row.state))
 
@@ -87,9 +87,7 @@ def save_roster(folder: Path, roster: Roster, plan_text: str, model: str, keys: 
 
 def make_current(folder: Path, generation: int) -> None:
     """From now on this generation stands; older ones than the last few are removed."""
-    scratch = folder / f".{CURRENT_FILE}.{os.getpid()}"
-    scratch.write_text(f"{generation}\n")
-    scratch.replace(folder / CURRENT_FILE)
+    write_whole(folder / CURRENT_FILE, f"{generation}\n")
     kept = sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     for old in kept[:-KEEP]:
         if int(old.name) < generation:

@@ -133,7 +133,7 @@ class Waker:
         limit_s = self.timeout_s[row.state]
         if row.state == "lost":
             return self._done(duck, False, "was given up by another duckctl", began)
-        if limit_s is None or time.time() - row.since_s <= limit_s:
+        if limit_s is None or time.time() - row.confirmed_s <= limit_s:
             return None
         evidence = {"in_state": row.state, "since_s": row.since_s, "limit_s": limit_s, "last_answer": refusal}
         self.store.transition(duck, "timed_out", evidence, lifecycle.next_state)

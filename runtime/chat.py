@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from duckfleet.inventory.errors import DuckfleetError, MachineError, OperatorError
+from duckfleet.runtime.word_wrap import WordWrap
 
 _CONNECT_S = 10.0
 _SILENCE_S = 600.0  # a long prompt takes its time before the first token
@@ -113,7 +114,7 @@ class ChatClient:
 
     def _first_model(self) -> str:
         with _explained(self._base_url):
-            response = self._http.get("/models")
+            response = self._http.get("/models", timeout=_CONNECT_S)
             _require_ok(response)
             try:
                 return str(response.json()["data"][0]["id"])
@@ -237,7 +238,8 @@ def run_chat(
         with ChatClient(base_url, model, api_key, options) as client:
             conversation = Conversation(system)
             if message is not None:
-                answer = client.ask(conversation.asking(message), lambda piece: _show(console, piece))
+                with _Screen(console) as screen:
+                    answer = client.ask(conversation.asking(message), screen.show)
                 console.print()
                 if answer.has_reasoning and not answer.text:
                     raise OperatorError("the answer was cut while the model was still thinking: raise --max-tokens")
@@ -296,11 +298,10 @@ def _obey(line: str, conversation: Conversation, console: Console) -> None:
 def _answer(client: ChatClient, conversation: Conversation, console: Console, question: str) -> None:
     """Ask and show. A question that failed is not part of the conversation."""
     try:
-        answer = client.ask(
-            conversation.asking(question),
-            lambda piece: _show(console, piece),
-            lambda thought: _show(console, thought, "dim italic"),
-        )
+        with _Screen(console) as screen:
+            answer = client.ask(
+                conversation.asking(question), screen.show, lambda thought: screen.show(thought, "dim italic")
+            )
     except DuckfleetError as error:
         console.print()
         _complain(console, error)
@@ -310,9 +311,35 @@ def _answer(client: ChatClient, conversation: Conversation, console: Console, qu
     console.print(Text(statistics_line(answer), "dim"))
 
 
-def _show(console: Console, piece: str, style: str = "") -> None:
-    console.print(Text(piece.translate(_SHOWN_CONTROLS), style), end="", soft_wrap=True)
-    console.file.flush()
+class _Screen:
+    """An answer as it comes: a word that it is waited for, then its text, wrapped on a terminal. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._wrap = WordWrap(console.width) if console.is_terminal else None
+        self._waiting = console.status(Text("waiting for the first token", "dim"))
+        self._style = ""
+
+    def __enter__(self) -> _Screen:
+        self._waiting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.stop()
+        if self._wrap is not None:
+            self._print(self._wrap.flush())
+
+    def show(self, piece: str, style: str = "") -> None:
+        self._waiting.stop()
+        if self._wrap is not None and style != self._style:
+            self._print(self._wrap.flush())
+        self._style = style
+        safe = piece.translate(_SHOWN_CONTROLS)
+        self._print(safe if self._wrap is None else self._wrap.feed(safe))
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text, self._style), end="", soft_wrap=True)
+        self._console.file.flush()
 
 
 def _complain(console: Console, error: DuckfleetError) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from duckfleet.inventory.whole_file import write_whole
+
 LAB_VARIABLE = "DUCKFLEET_LAB"
 """Environment variable that every process of a lab carries; its value is the lab's folder."""
 
@@ -24,9 +26,7 @@ class ProcessId:
     boot_id: str
 
     def save(self, path: Path) -> None:
-        scratch = path.with_suffix(".new")
-        scratch.write_text(json.dumps(asdict(self)))
-        scratch.replace(path)
+        write_whole(path, json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, path: Path) -> ProcessId | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from duckfleet.fleet.report.markdown import render_markdown
 from duckfleet.fleet.report.page import PAGE_FORMAT, Page
 from duckfleet.inventory.codec import from_plain, to_plain
 from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.whole_file import write_whole
 
 KEEP = 60  # reports
 LATEST = "latest"
@@ -88,12 +88,6 @@ def load(folder: Path, at_s: float) -> Rendered | None:
         return Rendered(page_of(text), html, markdown, text)
     except (OSError, UnicodeDecodeError, OperatorError):
         return None
-
-
-def write_whole(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
 
 
 def _prune(folder: Path) -> None:

@@ -11,7 +11,7 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DuckRow:
-    """What the store knows of a duck: its lifecycle state, since when, and what that rests on."""
+    """What the store knows of a duck: its lifecycle state, since when, when last confirmed, and what that rests on."""
 
     mac: str
     name: str
@@ -19,6 +19,7 @@ class DuckRow:
     domain: str
     state: str
     since_s: float
+    confirmed_s: float
     evidence: Evidence = field(default_factory=dict)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 
 metadata = MetaData()
 
@@ -17,6 +17,7 @@ ducks = Table(
     Column("domain", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("since_s", Float, nullable=False),
+    Column("confirmed_s", Float, nullable=False, server_default="0"),
     Column("evidence", JSON, nullable=False),
 )
 

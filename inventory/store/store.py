@@ -90,7 +90,8 @@ class Store:
         changed = connection.execute(sa.update(schema.ducks).where(schema.ducks.c.mac == duck.mac).values(**names))
         if changed.rowcount:
             return
-        row = {"mac": duck.mac, "state": FIRST_STATE, "since_s": self._clock(), "evidence": {}, **names}
+        now = self._clock()
+        row = {"mac": duck.mac, "state": FIRST_STATE, "since_s": now, "confirmed_s": now, "evidence": {}, **names}
         if connection.dialect.name == "postgresql":
             from sqlalchemy.dialects.postgresql import insert
 
@@ -118,7 +119,7 @@ class Store:
             now = self._clock()
             values: dict[str, Any] = {"evidence": dict(evidence), "state": new_state}
             if restart or new_state != state:
-                values["since_s"] = now
+                values["since_s"] = values["confirmed_s"] = now
             connection.execute(sa.update(schema.ducks).where(schema.ducks.c.mac == duck.mac).values(**values))
             event_id = self._log(connection, now, duck, event, (state, new_state), evidence, actor)
         return Transition(event_id, state, new_state)
@@ -135,7 +136,7 @@ class Store:
         """Say that these ducks are still in `state`, so that its time-out starts anew; no log line."""
         with self._write() as connection:
             mine = schema.ducks.c.mac.in_(list(macs)) & (schema.ducks.c.state == state)
-            connection.execute(sa.update(schema.ducks).where(mine).values(since_s=self._clock()))
+            connection.execute(sa.update(schema.ducks).where(mine).values(confirmed_s=self._clock()))
 
     # -- the log ---------------------------------------------------------------------------------------
 

@@ -31,6 +31,10 @@ from .errors import HostNetworkDown, ProtocolVersionMismatch, ProtocolViolation,
 _NO_NETWORK_HERE = (errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 
 
+def _printable(data: bytes) -> str:
+    return '"' + "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in data) + '"'
+
+
 class ControlConnection:
     """Frames to and from one duck. Every failure is a `MachineError` that names it."""
 
@@ -107,7 +111,7 @@ class ControlConnection:
     def _checked_header(self, data: bytes) -> ControlHeader:
         header = ControlHeader.unpack(data)
         if header.magic != CONTROL_MAGIC:
-            raise ProtocolViolation(f"what listens there is no duckd: {self._duck} answered {data[:8]!r}")
+            raise ProtocolViolation(f"what listens there is no duckd: {self._duck} answered {_printable(data[:8])}")
         if header.version != VERSION:
             raise ProtocolVersionMismatch(
                 f"duck {self._duck} speaks protocol version {header.version}, this host {VERSION}: "

@@ -120,6 +120,12 @@ def test_init_refuses_what_the_reader_would_refuse(tmp_path: Path) -> None:
     assert "broadcast" in done.stderr
     done = duckctl("init", "--domain", "d1,lo,127.77.1.1", state=tmp_path)
     assert "NAME,IFACE,HOST,NODES" in done.stderr
+    done = duckctl("init", "--domain", "d1,lo,127.77.1.1,127.77.2.[101-108]", state=tmp_path)
+    assert done.returncode == 2
+    assert "127.77.2.[101-108]" in done.stderr and "site file:" not in done.stderr
+    done = duckctl("init", state=tmp_path)
+    assert done.returncode == 2
+    assert "--domain" in done.stderr
     assert not (tmp_path / "duckfleet.toml").exists()
 
 

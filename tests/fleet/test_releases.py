@@ -72,7 +72,7 @@ def test_doctor_probe_and_status_say_it(fleet: list[str], capsys: pytest.Capture
     assert findings["duck ann"]["verdict"] == "warning"
     assert f"runs duckd 0.0.9, this host is duckfleet {host_release()}" in findings["duck ann"]["detail"]
     assert "duckctl image build" in findings["duck ann"]["detail"]
-    assert findings["ducks"]["detail"] == "1 of 1 answer"
+    assert findings["ducks"]["detail"] == "1 of 1 answer as ours"
 
     assert run([*fleet, "probe", "--json"]) == 0  # no reason to leave the duck out
     assert json.loads(capsys.readouterr().out)[0]["facts"]["duckd_version"] == "0.0.9"

@@ -26,7 +26,7 @@ SITE = Site("lab", Path("site.toml"), PLAN.domains, PLAN.ducks, ())
 def evidence(state: str = "healthy", *, age_s: float = 60.0, facts: ProbeFacts | None = FACTS) -> dict[str, Evidence]:
     return {
         duck.mac: Evidence(
-            DuckRow(duck.mac, duck.name, duck.address, duck.domain, state, NOW - 100), facts, NOW - age_s
+            DuckRow(duck.mac, duck.name, duck.address, duck.domain, state, NOW - 100, NOW - 100), facts, NOW - age_s
         )
         for duck in SITE.ducks
     }

@@ -60,9 +60,10 @@ def test_a_state_that_stays_keeps_its_beginning_unless_restarted(url: str) -> No
     assert store.ducks()[ANN.mac].since_s == 200.0
     now[0] = 300.0
     store.renew([ANN.mac, BOB.mac], "waking")
-    assert store.ducks()[ANN.mac].since_s == 300.0
+    assert (store.ducks()[ANN.mac].since_s, store.ducks()[ANN.mac].confirmed_s) == (200.0, 300.0)
+    now[0] = 400.0
     store.renew([ANN.mac], "serving")
-    assert store.ducks()[ANN.mac].since_s == 300.0
+    assert store.ducks()[ANN.mac].confirmed_s == 300.0
     store.close()
 
 
