@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -259,7 +260,17 @@ def _change(event: Any) -> Text:
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    match value:
+        case bool():
+            text = "yes" if value else "no"
+        case float():
+            text = f"{value:.6g}"
+        case Mapping():
+            text = ", ".join(f"{key} {_short(part)}" for key, part in value.items())
+        case list() | tuple():
+            text = ", ".join(map(_short, value))
+        case _:
+            text = str(value)
     return text if len(text) <= 120 else text[:117] + "…"
 
 

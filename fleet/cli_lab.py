@@ -72,10 +72,15 @@ def up(
 @lab_app.command("down")
 def down(context: typer.Context) -> None:
     """End every process of the lab, also what a crash left, and remove its folder. Weights and keys stay."""
+    from duckfleet.fleet.announcement import running_server
     from duckfleet.fleet.lab import processes
     from duckfleet.fleet.vm.lab import is_vm_lab
 
     fleet = fleet_of(context)
+    if (server := running_server(fleet.state_dir)) is not None:
+        console.note(
+            f"{server.model} is still served at {server.url}: it loses its ducks; `kill -INT {server.pid}` ends it"
+        )
     if is_vm_lab(fleet.lab_dir):
         from duckfleet.fleet import cli_vm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -148,6 +149,8 @@ def _port(site: BootSite, kind: str, port: int) -> CheckResult:
             except PermissionError:
                 return CheckResult("unknown", subject, "needs root to look")
             except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:  # said by the check of the domain's interface
+                    return CheckResult("unknown", subject, f"{domain.host_address} is not an address of this host yet")
                 why = f"on {domain.host_address}: {error.strerror} (fine if `duckctl pxe serve` runs)"
                 return CheckResult("warning", subject, why)
     return CheckResult("ok", subject, "free")
