@@ -16,6 +16,11 @@ Ducks = Annotated[
         show_default=False,
     ),
 ]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow each duck until it is up or its state times out.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=0.1, metavar="S", help="With --wait: how long each state may last, instead of its own limit."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

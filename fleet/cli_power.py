@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from duckfleet.fleet import console
-from duckfleet.fleet.cli_options import Ducks, Json, fleet_of
+from duckfleet.fleet.cli_options import Ducks, Json, Timeout, Wait, fleet_of
 from duckfleet.fleet.context import FleetContext
 from duckfleet.inventory.errors import OperatorError
 
@@ -21,13 +21,8 @@ def register(app: typer.Typer) -> None:
 def wake(
     context: typer.Context,
     ducks: Ducks = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Follow each duck until it is up or its state times out.")
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.1, metavar="S", help="With --wait: how long each state may last, instead of its own limit."),
-    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
     json: Json = False,
 ) -> None:
     """Switch ducks on: magic packets out of the right interface, or whatever the site file says.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duckfleet.fleet import console
-from duckfleet.fleet.cli_options import Ducks, Json, fleet_of
+from duckfleet.fleet.cli_options import Ducks, Json, Timeout, Wait, fleet_of
 from duckfleet.fleet.context import FleetContext
 from duckfleet.inventory.errors import OperatorError
 
@@ -120,13 +120,8 @@ def make_service(fleet: FleetContext, http_port: int, mode: str, unknown: str, *
 def boot(
     context: typer.Context,
     ducks: Ducks = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Follow each duck until it is up or its state times out.")
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.1, metavar="S", help="With --wait: how long each state may last, instead of its own limit."),
-    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
     http_port: HttpPort = 7023,
     json: Json = False,
 ) -> None:

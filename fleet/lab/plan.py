@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from duckfleet.inventory.errors import OperatorError
+from duckfleet.fleet.lab.size import DUCKS_PER_DOMAIN, count_domains, lab_mac
 from duckfleet.inventory.site import Domain, Duck
 
-MAX_DOMAINS = 4
-DUCKS_PER_DOMAIN = 8
 BROADCAST = "127.255.255.255"  # a real broadcast on loopback: every socket bound to it hears it
 PORT_BLOCK = 16
 FIRST_PORT = 47_000
@@ -38,12 +36,7 @@ def plan_lab(lab_id: str, num_ducks: int, *, num_domains: int | None = None, bas
 
     Raises `OperatorError` for a fleet that does not fit.
     """
-    fewest = -(-num_ducks // DUCKS_PER_DOMAIN)
-    count = num_domains or fewest
-    if not 1 <= num_ducks <= MAX_DOMAINS * DUCKS_PER_DOMAIN:
-        raise OperatorError(f"--ducks {num_ducks}: a lab has 1 to {MAX_DOMAINS * DUCKS_PER_DOMAIN} ducks")
-    if not fewest <= count <= min(MAX_DOMAINS, num_ducks):
-        raise OperatorError(f"--domains {count}: {num_ducks} ducks fit in {fewest} to {min(MAX_DOMAINS, num_ducks)}")
+    count = count_domains(num_ducks, num_domains)
     domains = []
     ducks: list[Duck] = []
     for index in range(count):
@@ -66,8 +59,7 @@ def plan_lab(lab_id: str, num_ducks: int, *, num_domains: int | None = None, bas
 
 
 def _duck(lab_id: str, domain: Domain, domain_number: int, host_number: int) -> Duck:
-    # 02: locally administered, so no card in the world has such an address.
-    mac = f"02:dc:{lab_id[:2]}:{lab_id[2:]}:{domain_number:02x}:{host_number:02x}"
+    mac = lab_mac(lab_id, domain_number, host_number)
     return Duck(mac, f"duck{domain_number}{host_number}", f"127.21.{domain_number}.{host_number}", domain.name)
 
 

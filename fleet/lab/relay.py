@@ -7,7 +7,6 @@ even `kill -9` of the relay leaves no daemon behind.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
@@ -19,10 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from duckfleet.fleet.lab.ownership import ProcessId
+from duckfleet.fleet.lab import offspring
 from duckfleet.fleet.power import magic
-
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +103,10 @@ class Relay:
             self._start(duck)
 
     def _start(self, duck: RelayDuck) -> None:
-        relay_pid = os.getpid()
-        libc = ctypes.CDLL(None)
-
-        def die_with_relay() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != relay_pid:
-                os._exit(1)
-
-        with (self.folder / f"{duck.name}.log").open("ab") as log:
-            try:
-                child = subprocess.Popen(
-                    duck.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    preexec_fn=die_with_relay,  # this process has one thread
-                )
-            except OSError as error:
-                self._say(f"{duck.name}: cannot be started: {error}")
-                return
-        self.running[duck.mac] = child
-        process = ProcessId.of(child.pid)
-        if process is not None:
-            process.save(self.folder / f"{duck.name}.pid.json")
+        try:
+            self.running[duck.mac] = offspring.start(duck.command, self.folder, duck.name)
+        except OSError as error:
+            self._say(f"{duck.name}: cannot be started: {error}")
 
     def _reap(self) -> None:
         for mac, child in list(self.running.items()):
@@ -137,7 +114,7 @@ class Relay:
             if code is not None:
                 self._say(f"{self.ducks[mac].name}: is off (ended with {code})")
                 del self.running[mac]
-                (self.folder / f"{self.ducks[mac].name}.pid.json").unlink(missing_ok=True)
+                offspring.forget(self.folder, self.ducks[mac].name)
 
     def _switch_all_off(self) -> None:
         for child in self.running.values():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from duckfleet.fleet.lab.size import DUCKS_PER_DOMAIN, count_domains, lab_mac
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.site import DEFAULT_CONTROL_PORT, DEFAULT_DATA_PORT, DEFAULT_WOL_PORT, Domain, Duck
 
-MAX_DOMAINS = 4
-DUCKS_PER_DOMAIN = 8
 FIRMWARE = ("bios", "uefi")
 NUM_SLOTS = 2
 DEFAULT_MODULE_MIB = 512  # of each memory module; a duck has two
@@ -54,12 +53,7 @@ def plan_lab(
 
     Raises `OperatorError` for a lab that does not fit.
     """
-    fewest = -(-num_ducks // DUCKS_PER_DOMAIN)
-    count = num_domains or fewest
-    if not 1 <= num_ducks <= MAX_DOMAINS * DUCKS_PER_DOMAIN:
-        raise OperatorError(f"--ducks {num_ducks}: a lab has 1 to {MAX_DOMAINS * DUCKS_PER_DOMAIN} ducks")
-    if not fewest <= count <= min(MAX_DOMAINS, num_ducks):
-        raise OperatorError(f"--domains {count}: {num_ducks} ducks fit in {fewest} to {min(MAX_DOMAINS, num_ducks)}")
+    count = count_domains(num_ducks, num_domains)
     if firmware not in ("mixed", *FIRMWARE):
         raise OperatorError(f"firmware {firmware!r}: is one of mixed, {', '.join(FIRMWARE)}")
     domains = tuple(_domain(number) for number in range(1, count + 1))
@@ -67,8 +61,7 @@ def plan_lab(
     for index in range(num_ducks):
         domain = domains[index % count]
         number, host = index % count + 1, 101 + index // count
-        # 02: locally administered, so no card in the world has such an address.
-        mac = f"02:dc:{lab_id[:2]}:{lab_id[2:]}:{number:02x}:{host:02x}"
+        mac = lab_mac(lab_id, number, host)
         duck = Duck(
             mac, f"duck{number}{host}", f"10.21.{number}.{host}", domain.name, rack=f"lab {number}-{host - 100}"
         )

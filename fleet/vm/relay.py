@@ -7,7 +7,6 @@ by a socket in the folder, one JSON line each, answered by one.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duckfleet.fleet.lab.ownership import ProcessId
+from duckfleet.fleet.lab import offspring
 from duckfleet.fleet.power import magic
 from duckfleet.fleet.vm import qemu, smbios
 from duckfleet.fleet.vm.faults import Condition, cable_commands, check_fault
@@ -29,7 +28,6 @@ from duckfleet.fleet.vm.network import listener_port
 from duckfleet.fleet.vm.plan import LINK_MBPS, NUM_SLOTS, VmDuck
 from duckfleet.inventory.errors import DuckfleetError, MachineError
 
-PR_SET_PDEATHSIG = 1
 ETH_P_ALL = 0x0003
 SOCKET_FILE = "relay.sock"
 MAX_COMMAND_BYTES = 4096
@@ -109,30 +107,12 @@ class Relay:
             return
         duck, condition = machine.duck, machine.condition
         files = self._prepare(duck, condition)
-        relay_pid = os.getpid()
-        libc = ctypes.CDLL(None)
-
-        def die_with_relay() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != relay_pid:
-                os._exit(1)
-
-        with (self.folder / f"{duck.name}.log").open("ab") as log:
-            try:
-                process = subprocess.Popen(
-                    qemu.command(duck, condition, files),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    preexec_fn=die_with_relay,  # this process has one thread
-                )
-            except OSError as error:
-                self._say(f"{duck.name}: cannot be started: {error}")
-                return
+        try:
+            process = offspring.start(qemu.command(duck, condition, files), self.folder, duck.name)
+        except OSError as error:
+            self._say(f"{duck.name}: cannot be started: {error}")
+            return
         machine.process, machine.powered_at_s = process, time.time()
-        record = ProcessId.of(process.pid)
-        if record is not None:
-            record.save(self.folder / f"{duck.name}.pid.json")
 
     def _prepare(self, duck: VmDuck, condition: Condition) -> qemu.MachineFiles:
         files = qemu.MachineFiles(
@@ -161,7 +141,7 @@ class Relay:
             if machine.process is not None and (code := machine.process.poll()) is not None:
                 self._say(f"{machine.duck.name}: is off (ended with {code})")
                 machine.process = machine.powered_at_s = None
-                (self.folder / f"{machine.duck.name}.pid.json").unlink(missing_ok=True)
+                offspring.forget(self.folder, machine.duck.name)
 
     # -- commands ---------------------------------------------------------------------------------------
 

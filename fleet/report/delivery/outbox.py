@@ -17,6 +17,7 @@ from duckfleet.fleet.report.delivery.webhook import WebhookTarget
 from duckfleet.fleet.report.page import Undelivered
 from duckfleet.inventory.codec import from_plain, to_plain
 from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.whole_file import write_whole
 
 FILE = "outbox.json"
 WAITS_S = (2.0, 10.0)  # between the attempts of one run
@@ -40,7 +41,7 @@ def pending(folder: Path) -> tuple[Undelivered, ...]:
 def keep(folder: Path, undelivered: Sequence[Undelivered]) -> None:
     """What the next run shall try again."""
     waiting = [item for item in undelivered if not item.arrived_at_s and item.num_attempts < MAX_ATTEMPTS]
-    archive.write_whole(folder / FILE, json.dumps(to_plain(waiting)) + "\n")
+    write_whole(folder / FILE, json.dumps(to_plain(waiting)) + "\n")
 
 
 def try_again(folder: Path, targets: Sequence[Target]) -> tuple[Undelivered, ...]:
