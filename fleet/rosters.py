@@ -93,7 +93,7 @@ _ADVICE = {
     "unknown": "; `duckctl wake` it",
     "off": "; `duckctl wake` it",
     "lost": ": it stopped answering; `duckctl log` tells when, `duckctl wake` tries again",
-    "up": " but not probed; `duckctl probe` it",
+    "up": " but not probed since it came up; `duckctl probe` it",
     "quarantined": "; `duckctl release` lifts that",
 }
 
