@@ -36,6 +36,7 @@ COMMAND_MODULES = (
     "duckfleet.fleet.cli_ducks",
     "duckfleet.fleet.cli_diagnosis",
     "duckfleet.fleet.cli_report",
+    "duckfleet.fleet.cli_playbook",
     "duckfleet.fleet.cli_model",
     "duckfleet.fleet.cli_plan",
     "duckfleet.fleet.cli_serve",

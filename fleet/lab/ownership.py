@@ -91,7 +91,12 @@ def lab_marker(folder: Path) -> str:
 
 def processes_of_lab(folder: Path) -> list[ProcessId]:
     """Running processes that carry the lab's marker, whether recorded or not; never this one."""
-    marker = f"{LAB_VARIABLE}={lab_marker(folder)}".encode()
+    return processes_marked(LAB_VARIABLE, lab_marker(folder))
+
+
+def processes_marked(variable: str, value: str) -> list[ProcessId]:
+    """Running processes with this in their environment, whoever their parent is now; never this one."""
+    marker = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
