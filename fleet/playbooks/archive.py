@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from duckfleet.fleet.playbooks.runner import EVENTS_DIR, OUTPUT_FILE
-from duckfleet.fleet.report.archive import stem_of, write_whole
+from duckfleet.fleet.report.archive import stem_of
 from duckfleet.inventory.codec import from_plain, to_plain
 from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.whole_file import write_whole
 
 KEEP = 100  # runs
 RECORD = "run.json"
