@@ -23,7 +23,7 @@ class Setting:
     name: str
     default: Value
     about: str
-    choices: tuple[str, ...] = ()  # of a text; empty: any
+    must_be_set: bool = False
 
     def read(self, text: str) -> Value:
         """Raises `OperatorError`."""
@@ -31,8 +31,6 @@ class Setting:
             if not text.isascii() or not text.isdigit() or len(text) > 15:
                 raise OperatorError(f"--set {self.name}={text}: write a whole number, for instance {self.default}")
             return int(text)
-        if self.choices and text not in self.choices:
-            raise OperatorError(f"--set {self.name}={text}: it is one of {', '.join(self.choices)}")
         return text
 
 
@@ -62,6 +60,9 @@ class Playbook:
                 what = ", ".join(f"{setting.name}={setting.default}" for setting in self.settings) or "nothing"
                 raise OperatorError(f"--set {text}: playbook {self.name} lets you set {what}")
             values[name] = known[name].read(value)
+        for setting in self.settings:
+            if setting.must_be_set and not values[setting.name]:
+                raise OperatorError(f"playbook {self.name} needs --set {setting.name}=…: {setting.about}")
         return values
 
 
@@ -88,7 +89,7 @@ def find(name: str) -> Playbook:
 def _playbook(name: str, table: Mapping[str, Any]) -> Playbook:
     try:
         settings = tuple(
-            Setting(key, row["default"], row["about"], tuple(row.get("choices", ())))
+            Setting(key, row["default"], row["about"], bool(row.get("must_be_set", False)))
             for key, row in table.get("settings", {}).items()
         )
         if table["runs_on"] not in (DUCKS, HOST):

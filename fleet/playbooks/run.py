@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +72,8 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
     machines: dict[str, Duck | None] = dict(by_host_name(taking_part))
     if run.playbook.runs_on != DUCKS:
         machines = {HOST_NAME: None}
+    if run.playbook.runs_on != DUCKS and os.geteuid() != 0:
+        raise OperatorError(f"playbook {run.playbook.name} sets up this host, which takes root")
     require_programs(needs_ssh=bool(taking_part))
     started_at_s = time.time()
     folder = archive.new_run(runs_dir(fleet), run.playbook.name, started_at_s)

@@ -28,7 +28,7 @@ def variables_of(
     made: dict[str, Any] = dict(values)
     if playbook.runs_on == HOST:
         made["host_rmem_bytes"] = WANTED_RMEM_BYTES
-        made["host_units"] = _host_units(fleet, str(values.get("report_at", "")))
+        made["host_units"] = _host_units(fleet, str(values["report_at"]))
         return made
     from duckfleet.runtime.control import duckd_path
 
@@ -45,11 +45,13 @@ def _host_units(fleet: FleetContext, report_at: str) -> list[dict[str, Any]]:
     """Units of `duckctl serve` and of the nightly report, as `--print-unit` and `report install` write them."""
     state, site = str(fleet.state_dir), str(fleet.site_path.absolute())
     words = (sys.executable, "-m", "duckfleet.fleet.cli", "--state", state, "--site", site)
-    units: list[dict[str, Any]] = [{"name": SERVE_UNIT, "text": unit_text([*words, "serve"], state), "enable": True}]
-    if report_at:
-        hour, minute = parse_time(report_at)
-        nightly = Nightly((*words, "report"), fleet.state_dir, hour, minute)
-        units += [
-            {"name": name, "text": text, "enable": name.endswith(".timer")} for name, text in nightly.files.items()
-        ]
+    hour, minute = parse_time(report_at)
+    nightly = Nightly((*words, "report"), fleet.state_dir, hour, minute)
+    # The server is not started here: without weights on the ducks it would only fail.
+    units: list[dict[str, Any]] = [
+        {"name": SERVE_UNIT, "text": unit_text([*words, "serve"], state), "enable": True, "start": False}
+    ]
+    for name, text in nightly.files.items():
+        is_timer = name.endswith(".timer")
+        units.append({"name": name, "text": text, "enable": is_timer, "start": is_timer})
     return units

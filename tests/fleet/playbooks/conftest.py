@@ -18,7 +18,7 @@ from duckfleet.inventory.sitefile import load_site
 from duckfleet.inventory.store import Store
 from duckfleet.inventory.store.records import Event
 from tests.fleet.network import Network, network
-from tests.fleet.playbooks.debian_box import Box, Plan, debian_box, pin_key, site_file
+from tests.fleet.playbooks.debian_box import Box, Plan, debian_duck, pin_key, site_file
 
 RUN_TIMEOUT_S = 240
 
@@ -68,9 +68,9 @@ def make_shelf(tmp_path_factory: pytest.TempPathFactory) -> MakeShelf:
     def make(plan: Plan | None = None, *, is_known: bool = True) -> Iterator[Shelf]:
         state = tmp_path_factory.mktemp("state")
         make_keys(state / "keys")
-        with network(1) as net, debian_box(net, state, state / "box", plan) as box:
+        with network(1) as net, debian_duck(net, state, state / "box", plan) as box:
             if is_known:
                 pin_key(state, state / "box")
-            yield Shelf(net, state, box, site_file(state, box))
+            yield Shelf(net, state, box, site_file(net, state))
 
     return make
