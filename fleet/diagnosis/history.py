@@ -14,6 +14,9 @@ from duckfleet.fleet.diagnosis.sources.raw import moment, words
 ANSWERING = ("up", "probing", "healthy", "degraded", "placed", "serving")
 STARTING = ("waking", "dhcp", "loading")
 START_LIMIT = timedelta(seconds=180)  # the longest that a starting state may last (lifecycle)
+WHOLE_START_LIMIT = timedelta(seconds=360)  # all of them together
+NO_SPACE_ERRNOS = (28, 122)  # ENOSPC, EDQUOT
+OURS = ("PXEClient", "HTTPClient", "iPXE", "udhcp")  # vendor classes of firmware and of our image
 
 BY_ITSELF, AFTER_WAKE, NOT_SILENT, OFF, STILL_STARTING, NEVER_SEEN = (
     "went silent by itself",
@@ -73,6 +76,7 @@ class History:
     refused_for_space_at: datetime | None = None
     refused_path: str = ""
     failed_wakes: int = 0  # since it was last ordered off
+    images_sent: int = 0  # since the first packet of the last attempt
     asked_as_other_system: str = ""
 
     @property
@@ -127,12 +131,14 @@ class _Walk:
         self.daemon_losses: list[datetime] = []
         self.refused_at: datetime | None = None
         self.refused_path = ""
-        self.failed_wakes = 0
+        self.failed_wakes = self.images_sent = 0
         self.other_system = ""
         self.mains_seen_by_rtc = 0
 
     def take(self, event: HistoryEvent) -> None:
-        before, self.state, self.state_at = self.state, event.state, event.at
+        before, self.state = self.state, event.state
+        if event.event != "note" or before != event.state:
+            self.state_at = event.at
         if before == "waking" and event.state in ("dhcp", "loading", *ANSWERING):
             self.failed_wakes = 0  # the packet did it; after a time-out it was somebody's hand
         if event.event == "note":
@@ -145,9 +151,9 @@ class _Walk:
             self._wake(event, before)
         elif event.event == "dhcp_seen":
             vendor = words(event.evidence.get("vendor_class"))
-            self.other_system = (
-                vendor if vendor and not vendor.startswith(("PXEClient", "HTTPClient", "iPXE", "udhcp")) else ""
-            )
+            self.other_system = vendor if vendor and not vendor.startswith(OURS) else ""
+        elif event.event == "image_sent":
+            self.images_sent += 1
         elif event.event == "went_silent":
             self.by_itself, self.silent_since, self.going = (
                 before in ANSWERING or before == "unknown",
@@ -176,7 +182,8 @@ class _Walk:
 
     def _note(self, event: HistoryEvent) -> None:
         self.notes.append(Note(event.at, words(event.evidence.get("text"))))
-        if event.evidence.get("errno") == 28:
+        refused = re.search(r"no space left|disk quota exceeded", words(event.evidence.get("text")), re.IGNORECASE)
+        if event.evidence.get("errno") in NO_SPACE_ERRNOS or refused:
             self.refused_at, self.refused_path = event.at, words(event.evidence.get("path"))
 
     def _rtc(self, event: HistoryEvent) -> None:
@@ -195,13 +202,15 @@ class _Walk:
 
     def _wake(self, event: HistoryEvent, before: str) -> None:
         if before not in STARTING:
-            self.woken_at = event.at
+            self.woken_at, self.images_sent = event.at, 0
         if self.silent_since is None:
             self.silent_since = event.at
         self.timed_out_in = self.last_error = ""
 
     def result(self, now: datetime) -> History:
-        overdue = self.state_at is not None and now - self.state_at > START_LIMIT
+        overdue = (self.state_at is not None and now - self.state_at > START_LIMIT) or (
+            self.woken_at is not None and now - self.woken_at > WHOLE_START_LIMIT
+        )
         if self.state in ANSWERING:
             standing = NOT_SILENT
         elif self.state == "lost" or (self.state in STARTING and overdue):
@@ -227,5 +236,6 @@ class _Walk:
             self.refused_at,
             self.refused_path,
             self.failed_wakes,
+            self.images_sent,
             self.other_system,
         )

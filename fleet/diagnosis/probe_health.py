@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 from duckfleet.fleet.diagnosis.observation import Observed, Unreadable
 from duckfleet.fleet.diagnosis.probe_report import Report, nic_of
 from duckfleet.fleet.diagnosis.sources.clock.cmos import BAD_CHECKSUM, BAD_TIME, FLOATING, LOST_POWER, CmosRegisters
-from duckfleet.fleet.diagnosis.sources.compute.cpufreq import TURBO_WINDOW_S, Frequencies, count_of, settled_at
+from duckfleet.fleet.diagnosis.sources.compute.cpufreq import (
+    TURBO_WINDOW_S,
+    Frequencies,
+    count_of,
+    settled_at,
+    slowest_of,
+)
 from duckfleet.fleet.diagnosis.sources.compute.rapl import LONG_TERM, PowerLimits
 from duckfleet.fleet.diagnosis.sources.compute.thermal import COLDEST_C, HOTTEST_C, PACKAGE_ZONES, Heat
 from duckfleet.fleet.diagnosis.sources.link import burst as bursts
@@ -121,14 +127,18 @@ def frequencies(report: Report, mac: str) -> Observed[Frequencies]:
     if is_process(report, mac):
         return Observed(source, report.at, None, SHARED)
     fields, cpu = table(table(report.values, "measured"), "frequency"), table(report.values, "cpu")
-    samples = []
+    rows_of_cores = []
     for row in rows(fields, "samples"):
         at_s = number(row.get("at_s")) if isinstance(row, Mapping) else None
         cores = [mhz for mhz in map(number, rows(row, "mhz")) if mhz and mhz > 0]
         if at_s is not None and at_s >= 0 and cores:
-            samples.append((at_s, statistics.median(cores)))
-    if not samples:
+            rows_of_cores.append((at_s, cores))
+    if not rows_of_cores:
         return _observed(report, source, None, "measured.frequency")
+    samples = [(at_s, statistics.median(cores)) for at_s, cores in rows_of_cores]
+    late_cores = [cores for at_s, cores in rows_of_cores if at_s > TURBO_WINDOW_S] or [
+        cores for _, cores in rows_of_cores
+    ]
     late = [mhz for at_s, mhz in samples if at_s > TURBO_WINDOW_S] or [statistics.median(mhz for _, mhz in samples)]
     sustained, first = statistics.median(late), samples[0][1]
     turbo = fields.get("turbo")
@@ -144,6 +154,7 @@ def frequencies(report: Report, mac: str) -> Observed[Frequencies]:
             first,
             sustained,
             settled,
+            slowest_of(late_cores),
         ),
     )
 

@@ -5,7 +5,7 @@ A clock that is right proves a battery only if the mains were away in between: s
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from duckfleet.fleet.diagnosis.case import Case
 from duckfleet.fleet.diagnosis.findings import Evidence, Severity
@@ -52,8 +52,19 @@ def register_says_dead(case: Case) -> Evidence | None:
 
 
 def _readings(case: Case) -> tuple[RtcReading, ...]:
-    """Those whose host time can be: a host that was itself wrong says nothing of the RTC."""
+    """Those whose host time can be: a host that was itself wrong says nothing of the RTC. One alone has those of the
+    history before it."""
     readings = case.look.rtc_readings.value or ()
+    if len(readings) == 1:
+        since = case.history.battery_replaced_at
+        readings = (
+            *(
+                RtcReading(seen.at + timedelta(seconds=seen.offset_s), seen.at)
+                for seen in case.history.rtc_seen
+                if seen.at < readings[0].host - timedelta(minutes=5) and (since is None or seen.at > since)
+            ),
+            *readings,
+        )
     return tuple(reading for reading in readings if reading.host <= case.look.now and reading.host.year > 2020)
 
 
@@ -143,9 +154,11 @@ def clock_drifts(case: Case) -> tuple[Evidence, ...]:
         return ()
     earlier, last = readings[-2], readings[-1]
     span_s = (last.host - earlier.host).total_seconds()
-    if span_s < LEAST_SPAN_S or abs(last.offset_s) > WRONG_BY_A_DAY_S or _mains_lost(case, earlier.host, last.host):
+    if span_s < LEAST_SPAN_S or abs(last.offset_s) > WRONG_BY_A_DAY_S:
         return ()
     gained_s = last.offset_s - earlier.offset_s
+    if _mains_lost(case, earlier.host, last.host) and not _more_than_a_stop(case, earlier.host, last.host, gained_s):
+        return ()
     if abs(last.offset_s) < LEAST_DRIFT_S or abs(gained_s) < LEAST_DRIFT_S or is_time_zone(gained_s):
         return ()
     ppm = gained_s / span_s * 1e6
@@ -158,6 +171,14 @@ def clock_drifts(case: Case) -> tuple[Evidence, ...]:
 
 def _mains_lost(case: Case, begin: datetime, end: datetime) -> bool:
     return any(begin <= loss.at <= end for loss in case.history.mains_losses)
+
+
+def _more_than_a_stop(case: Case, begin: datetime, end: datetime, gained_s: float) -> bool:
+    """Whether standing still without mains cannot explain it: it gained, or lost more than they were away."""
+    away = [loss.duration_s for loss in case.history.mains_losses if begin <= loss.at <= end]
+    if gained_s > 0:
+        return True
+    return None not in away and -gained_s > 1.2 * sum(known or 0.0 for known in away)
 
 
 def drifted_before(case: Case) -> Evidence | None:

@@ -9,6 +9,7 @@ from duckfleet.fleet.diagnosis.findings import Evidence, Severity
 from duckfleet.fleet.diagnosis.sources.raw import words
 from duckfleet.fleet.diagnosis.tables.rows import DECISIVE, GOOD, HARDLY, LESS, RARELY, SOME, STRONG, Clue, Symptom
 from duckfleet.fleet.diagnosis.tables.silent import daemon_is_gone
+from duckfleet.fleet.diagnosis.tables.silent_history import is_refused, shell_works
 
 STORE_PATH = "/var/lib/duckfleet"
 MANY_RESTARTS = 3
@@ -26,19 +27,19 @@ def daemon_gone(case: Case) -> tuple[Evidence, ...]:
 
 def refused_connection(case: Case) -> Evidence | None:
     error = words((case.history.going or {}).get("error")) or case.history.last_error
-    return case.tells("the kernel refuses connections: nobody listens") if "refused" in error else None
+    return case.tells("the kernel refuses connections: nobody listens") if is_refused(error) else None
 
 
 def accepts_and_says_nothing(case: Case) -> Evidence | None:
     going = case.history.going or {}
-    if "refused" in words(going.get("error")) or words(going.get("ssh")) != "ok":
+    if is_refused(words(going.get("error"))) or not shell_works(case):
         return None
     return case.tells("ssh works, the daemon does not answer")
 
 
 def shell_does_not_answer(case: Case) -> Evidence | None:
     ssh = words((case.history.going or {}).get("ssh"))
-    return case.tells(f"ssh: {ssh}") if ssh and ssh != "ok" else None
+    return case.tells(f"ssh: {ssh}") if ssh and not shell_works(case) and not is_refused(ssh) else None
 
 
 def daemon_ended(case: Case) -> Evidence | None:
@@ -68,9 +69,8 @@ def store_is_full(case: Case) -> Evidence | None:
 def chunk_was_refused(case: Case) -> Evidence | None:
     at = case.history.refused_for_space_at
     storage = case.look.storage.value
-    if at is None or (
-        storage is not None and storage.holding(case.history.refused_path or STORE_PATH) and not store_is_full(case)
-    ):
+    holding = storage.holding(case.history.refused_path or STORE_PATH) if storage else ()
+    if at is None or (holding and not any(system.is_nearly_full for system in holding)):
         return None
     return case.tells("refused a chunk for want of space", at)
 

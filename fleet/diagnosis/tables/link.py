@@ -13,12 +13,13 @@ from duckfleet.fleet.diagnosis.tables.silent_history import (
     carrier_is_gone,
     device_is_gone,
     interface_is_absent,
+    link_fell_often,
+    wake_is_off,
 )
 from duckfleet.fleet.diagnosis.tables.silent_outside import port_flaps, port_hears_broken_frames
 
 FULL_SPEED = 0.95
 FEW_BROKEN = 5  # over a burst of tens of thousands: a plug that moved once
-MANY_CARRIER_CHANGES = 12  # a start makes a few
 LOST_SHARE = 0.002
 SLOW_TRIPS, QUICK_TRIPS = 3.0, 1.3  # times the fleet's median
 SIDES = ("silent_after_wake", "went_silent")
@@ -67,17 +68,6 @@ def transmitter_sticks(case: Case) -> Evidence | None:
     return case.says(counters, f"the transmitter stuck {stuck} times over the burst") if stuck else None
 
 
-def carrier_comes_and_goes(case: Case) -> Evidence | None:
-    interface = case.interface
-    log = case.look.kernel_log.value
-    if interface is not None and (interface.carrier_changes or 0) >= MANY_CARRIER_CHANGES:
-        return case.says(case.look.interfaces, f"{interface.carrier_changes} carrier changes since it started")
-    drops = log.of("link_down") if log else ()
-    if len(drops) >= MANY_CARRIER_CHANGES // 2:
-        return case.says(case.look.kernel_log, f"the link went down {len(drops)} times")
-    return None
-
-
 def wire_was_downgraded(case: Case) -> Evidence | None:
     log = case.look.kernel_log
     marks = log.value.of("wire_downgraded") if log.value else ()
@@ -104,6 +94,21 @@ def partner_offers_less(case: Case) -> Evidence | None:
     if case.port is not None and case.port.max_mbps and case.port.max_mbps < FULL_SPEED * expected:
         return case.seen_outside("switch", f"port {case.port.name} is set to {case.port.max_mbps} Mbit/s at most")
     return None
+
+
+def partner_does_not_negotiate(case: Case) -> Evidence | None:
+    """A port that is fixed: the card hears its speed and guesses half duplex (IEEE 802.3, parallel detection)."""
+    link = case.look.link
+    silent = link.value is not None and link.value.partner_negotiates is False
+    return case.says(link, "the switch does not negotiate: its port is fixed") if silent else None
+
+
+def collides_late(case: Case) -> Evidence | None:
+    counters = case.look.counters
+    late = counters.value.late_collisions if counters.value else 0
+    return (
+        case.says(counters, f"{late} late collisions: the two sides disagree on duplex") if late >= FEW_BROKEN else None
+    )
 
 
 def duck_offers_less(case: Case) -> Evidence | None:
@@ -185,7 +190,7 @@ def link_faulty(case: Case) -> tuple[Evidence, ...]:
         link_is_half(case),
         frames_break(case),
         transmitter_sticks(case),
-        carrier_comes_and_goes(case),
+        link_fell_often(case),
         port_flaps(case),
         switch_hears_many_broken_frames(case),
     )
@@ -258,18 +263,6 @@ def switch_has_small_mtu(case: Case) -> Evidence | None:
     return case.seen_outside("switch", f"port {port.name} has an MTU of {port.mtu}")
 
 
-def wake_is_off(case: Case) -> Evidence | None:
-    link = case.look.link
-    if (
-        link.value is None
-        or not link.value.wake_on
-        or "g" in link.value.wake_on
-        or "g" not in link.value.wake_supported
-    ):
-        return None
-    return case.says(link, f"Wake-on: {link.value.wake_on}, though the card can wake by a packet")
-
-
 def wakes_failed(case: Case) -> Evidence | None:
     failed = case.history.failed_wakes
     if not failed or case.history.is_silent or case.history.mains_lost_since_answer:
@@ -301,11 +294,13 @@ SYMPTOMS = (
             Clue(carrier_is_gone, {"cable_unseated": GOOD, "switch_port": SOME}),
             Clue(frames_break, {"cable_bad": STRONG, "cable_unseated": SOME, "switch_port": LESS}),
             Clue(switch_hears_many_broken_frames, {"cable_bad": GOOD}),
-            Clue(carrier_comes_and_goes, {"cable_unseated": GOOD, "cable_bad": GOOD}),
+            Clue(link_fell_often, {"cable_unseated": GOOD, "cable_bad": GOOD}),
             Clue(port_flaps, {"cable_unseated": GOOD, "cable_bad": GOOD}),
             Clue(wire_was_downgraded, {"cable_bad": STRONG}, rest=LESS),
             Clue(partner_offers_full_speed, {"cable_bad": GOOD, "switch_port": RARELY}),
             Clue(partner_offers_less, {"switch_port": DECISIVE}, rest=RARELY),
+            Clue(partner_does_not_negotiate, {"switch_port": STRONG}),
+            Clue(collides_late, {"switch_port": GOOD}),
             Clue(duck_offers_less, {"nic_fault": STRONG}),
             Clue(domain_is_as_slow, {"switch_port": DECISIVE}, rest=RARELY),
             Clue(_wire_pairs_missing, {"cable_bad": SOME}),

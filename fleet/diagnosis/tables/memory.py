@@ -105,6 +105,9 @@ def machine_checked_memory(case: Case) -> Evidence | None:
         for record in records:
             if record.is_memory and record.is_uncorrected:
                 return case.says(observed, f"uncorrected memory error, bank {record.bank}, status {record.status:#x}")
+        corrected = sum(record.num_corrected for record in records if record.is_memory)
+        if corrected >= MANY_CORRECTED:
+            return case.says(observed, f"{corrected} corrected memory errors in {len(records)} machine checks")
     return None
 
 

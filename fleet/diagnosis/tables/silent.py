@@ -49,12 +49,11 @@ BY_ITSELF_PRIORS = {
 def daemon_is_gone(case: Case) -> bool:
     """The box answers, its daemon does not: not silent."""
     going = case.history.going
-    if case.history.is_silent and "refused" in case.history.last_error:
-        return True
+    if case.history.is_silent and silent_history.is_refused(case.history.last_error):
+        return silent_network.asked_by_another_system(case) is None  # that one has no daemon of ours to miss
     if not case.fell_silent_by_itself or going is None or case.history.woken_at is not None:
         return False
-    refused = "refused" in words(going.get("error"))
-    return refused or words(going.get("ssh")) == "ok"
+    return silent_history.is_refused(words(going.get("error"))) or silent_history.shell_works(case)
 
 
 def _silent(standing: str) -> Callable[[Case], tuple[Evidence, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from duckfleet.fleet.diagnosis.case import Case
 from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Evidence
@@ -11,6 +12,19 @@ from duckfleet.fleet.diagnosis.sources.raw import words
 from duckfleet.fleet.diagnosis.tables.rows import DECISIVE, GOOD, HARDLY, LESS, NEVER, RARELY, SOME, STRONG, Clue
 
 RIGHT_WITHIN_S = 300.0
+MANY_CARRIER_CHANGES = 12  # a start makes a few
+MANY_FALLS, FALLS_BEFORE_SILENCE = 6, 3
+DAY_S = 86400.0
+
+
+def is_refused(error: str) -> bool:
+    """Whether the box's kernel answered that nobody listens, or that who listened is gone."""
+    return "refused" in error or "reset by peer" in error
+
+
+def shell_works(case: Case) -> bool:
+    """ssh got as far as a login, let in or not: user space runs."""
+    return words((case.history.going or {}).get("ssh")).lower().startswith(("ok", "permission denied", "publickey"))
 
 
 def mains_came_back(case: Case) -> Evidence | None:
@@ -54,26 +68,59 @@ def _note(case: Case, pattern: str) -> Evidence | None:
 
 
 def firmware_was_touched(case: Case) -> Evidence | None:
+    if switch_was_touched(case) or waking_was_set(case):
+        return None
     return _note(
         case,
-        r"\bbios\b|firmware|flash|\bsetup\b|\buefi\b|boot (?:menu|order)|\bssd\b|nvme|\bdisk\b|windows|\busb\b|stick",
+        r"\bbios\b|firmware|flash|\bsetup\b|\buefi\b|\bboot (?:menu|order|option|device)|secure boot|network boot"
+        r"|\bpxe\b|defaults?\b|\bcsm\b|\bssd\b|nvme|\bdisk\b|windows|\busb\b|stick|reinstall|installed",
     )
 
 
+def waking_was_set(case: Case) -> Evidence | None:
+    return _note(case, r"wake.?on.?(?:lan|packet)|\bwol\b|\berp\b|\beup\b|deep sleep|power[- ]sav")
+
+
+def battery_was_touched(case: Case) -> Evidence | None:
+    note = _note(case, r"batter|coin cell|\bcr ?2032|\bcmos\b")
+    replaced = case.history.battery_replaced_at
+    return None if note is None or (replaced is not None and note.at == replaced) else note
+
+
 def memory_was_touched(case: Case) -> Evidence | None:
-    return _note(case, r"memory|\bram\b|dimm|module|sodimm")
+    return _note(case, r"memory|\bram\b|dimm|\bmodule|\bstick of\b")
 
 
 def was_opened(case: Case) -> Evidence | None:
     return (
         None
         if memory_was_touched(case)
-        else _note(case, r"open|fan|thermal paste|heat ?sink|cleaned|dust|screw|lid|case")
+        else _note(
+            case, r"\bopen|\bfans?\b|thermal p|heat ?sink|clean|dust|vacuum|screw|\blid\b|\bcase\b|repasted|serviced"
+        )
     )
 
 
 def cables_were_touched(case: Case) -> Evidence | None:
-    return _note(case, r"cable|patch|rack|moved|re-?cabled|plugged|switch")
+    return _note(case, r"\bcabl|re-?cabl|\bpatch|\brack\b(?! switch)|\bshelf|\bmoved\b|plugged|\brj-?45|\bplug\b")
+
+
+def power_was_touched(case: Case) -> Evidence | None:
+    return _note(
+        case, r"\boutlet|\bstrip\b|adapt[eo]r|\bbrick\b|\bpsu\b|power (?:supply|lead|cord|cable)|\bups\b|\bpdu\b"
+    )
+
+
+def switch_was_touched(case: Case) -> Evidence | None:
+    return _note(case, r"\bswitch(?:es)?\b(?! (?:on|off|to)\b)|\bvlans?\b|\bports?\b|uplink|\btrunk|spanning")
+
+
+def image_was_changed(case: Case) -> Evidence | None:
+    return _note(case, r"\bimages?\b|initramfs|\bkernel\b|boot service|dnsmasq|\bdhcp\b|\btftp\b")
+
+
+def image_starts_nobody(case: Case) -> Evidence | None:
+    return _note(case, r"\bsent to [0-9]+ .*\b(?:0|none|no duck|nobody) (?:came up|answered|started)")
 
 
 def _complaint(case: Case, pattern: str) -> Evidence | None:
@@ -187,7 +234,66 @@ def interface_is_absent(case: Case) -> Evidence | None:
 
 
 def memory_failed_in_log(case: Case) -> Evidence | None:
+    log = case.look.kernel_log
+    for record in log.value.machine_checks if log.value else ():
+        if record.is_memory and record.is_uncorrected:
+            return case.says(log, f"uncorrected memory error, bank {record.bank}, status {record.status:#x}")
     return _last_words(case, "memory_uncorrected")
+
+
+def _most_falls_in_a_day(case: Case) -> int:
+    """How often the link went from up to down in the worst day that the log tells of."""
+    log = case.look.kernel_log.value
+    changes = log.of("link_up", "link_down") if log else ()
+    falls = [after for before, after in pairwise(changes) if (before.kind, after.kind) == ("link_up", "link_down")]
+    times = [fall.since_boot_s for fall in falls if fall.since_boot_s is not None]
+    if len(times) < len(falls):
+        return len(falls)
+    return max((sum(0 <= other - at <= DAY_S for other in times) for at in times), default=0)
+
+
+def link_fell_often(case: Case, falls: int = MANY_FALLS) -> Evidence | None:
+    """Up and down again and again; the start itself makes one or two changes, a switch that is restarted as many."""
+    interface, most = case.interface, _most_falls_in_a_day(case)
+    if interface is not None and (interface.carrier_changes or 0) >= MANY_CARRIER_CHANGES:
+        return case.says(case.look.interfaces, f"{interface.carrier_changes} carrier changes since it started")
+    return case.says(case.look.kernel_log, f"the link went down {most} times within a day") if most >= falls else None
+
+
+def link_fell_before_it_went(case: Case) -> Evidence | None:
+    """Where the box is silent too, fewer will do."""
+    return link_fell_often(case, FALLS_BEFORE_SILENCE)
+
+
+def link_fell_last(case: Case) -> Evidence | None:
+    """The log ends with the link down after it was up: what came after could not be said over this wire."""
+    log = case.look.kernel_log
+    changes = log.value.of("link_up", "link_down") if log.value else ()
+    if (
+        len(changes) < 2
+        or changes[-1].kind != "link_down"
+        or changes[-2].kind != "link_up"
+        or link_fell_before_it_went(case)
+    ):
+        return None
+    return case.says(log, f"the last of the link: {changes[-1].line}")
+
+
+def wake_is_off(case: Case) -> Evidence | None:
+    link = case.look.link
+    if (
+        link.value is None
+        or not link.value.wake_on
+        or "g" in link.value.wake_on
+        or "g" not in link.value.wake_supported
+    ):
+        return None
+    return case.says(link, f"Wake-on: {link.value.wake_on}, though the card can wake by a packet")
+
+
+def starts_over_and_over(case: Case) -> Evidence | None:
+    sent = case.history.images_sent
+    return case.tells(f"was sent its image {sent} times since it was woken, and never answered") if sent >= 2 else None
 
 
 LINK_SIDE = ("cable_unseated", "cable_bad", "switch_port", "nic_fault")
@@ -201,6 +307,12 @@ CLUES = (
     Clue(battery_failed_before, {"dead_cmos_battery": STRONG, "boot_order": LESS, INSUFFICIENT: RARELY}),
     Clue(battery_proven, {"dead_cmos_battery": HARDLY}),
     Clue(firmware_was_touched, {"boot_order": GOOD, "wol_disabled": SOME, INSUFFICIENT: RARELY}),
+    Clue(waking_was_set, {"wol_disabled": STRONG, INSUFFICIENT: RARELY}),
+    Clue(battery_was_touched, {"dead_cmos_battery": GOOD, "boot_order": SOME, INSUFFICIENT: LESS}),
+    Clue(power_was_touched, {"no_power": GOOD, INSUFFICIENT: RARELY}),
+    Clue(switch_was_touched, {"switch_port": GOOD, "cable_unseated": SOME, INSUFFICIENT: RARELY}),
+    Clue(image_was_changed, {"image_or_dhcp_server": GOOD, INSUFFICIENT: LESS}),
+    Clue(image_starts_nobody, {"image_or_dhcp_server": DECISIVE}, rest=HARDLY),
     Clue(memory_was_touched, {"dimm_missing": STRONG, "dimm_faulty": GOOD, INSUFFICIENT: RARELY}),
     Clue(was_opened, {"dimm_missing": GOOD, "cable_unseated": SOME, "no_power": SOME, INSUFFICIENT: LESS}),
     Clue(cables_were_touched, {"cable_unseated": GOOD, "switch_port": SOME, "no_power": SOME, INSUFFICIENT: RARELY}),
@@ -224,5 +336,22 @@ CLUES = (
     Clue(device_is_gone, {"nic_fault": DECISIVE}, rest=HARDLY),
     Clue(interface_is_absent, {"nic_fault": STRONG}, rest=RARELY),
     Clue(carrier_is_gone, dict.fromkeys(LINK_SIDE, GOOD) | {"nic_fault": SOME}, rest=HARDLY),
-    Clue(memory_failed_in_log, {"dimm_faulty": STRONG, INSUFFICIENT: RARELY}),
+    Clue(memory_failed_in_log, {"dimm_faulty": DECISIVE, "hung_os": RARELY, INSUFFICIENT: HARDLY}),
+    Clue(
+        link_fell_before_it_went,
+        {"cable_unseated": STRONG, "cable_bad": STRONG, "nic_fault": SOME, INSUFFICIENT: RARELY},
+    ),
+    Clue(link_fell_last, dict.fromkeys(LINK_SIDE, GOOD) | {"nic_fault": SOME, INSUFFICIENT: LESS}),
+    Clue(wake_is_off, {"wol_disabled": DECISIVE, INSUFFICIENT: RARELY}),
+    Clue(
+        starts_over_and_over,
+        {
+            "image_or_dhcp_server": DECISIVE,
+            "hung_os": GOOD,
+            "dimm_faulty": GOOD,
+            "nic_fault": SOME,
+            INSUFFICIENT: RARELY,
+        },
+        rest=HARDLY,
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duckfleet.fleet.diagnosis.case import Case
+from duckfleet.fleet.diagnosis.case import PLUG_ROSE, PORT_ROSE, Case
 from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Evidence
 from duckfleet.fleet.diagnosis.sources.around.dhcp_log import DhcpAsk
 from duckfleet.fleet.diagnosis.tables.rows import DECISIVE, GOOD, HARDLY, LESS, NEVER, RARELY, SOME, STRONG, Clue
@@ -41,7 +41,12 @@ def boot_file_failed(case: Case) -> Evidence | None:
     log = case.look.dhcp.value
     if log is None or not _asks(case):
         return None
-    mine = [file for file in log.files if file.address == case.look.duck.address]
+    begin = _asks(case)[0].at
+    mine = [
+        file
+        for file in log.files
+        if file.address == case.look.duck.address or (not file.address and file.failure and file.at >= begin)
+    ]
     if not mine or not mine[-1].failure:
         return None
     return case.says(case.look.dhcp, f"boot file {mine[-1].name}: {mine[-1].failure}", mine[-1].at)
@@ -70,6 +75,12 @@ def nobody_listened(case: Case) -> Evidence | None:
     if log is None or log.deaf_share < MOSTLY_DEAF or _asks(case):
         return None
     return case.says(case.look.dhcp, f"no server ran for {log.deaf_s:.0f} s of the time it was watched", log.watched_to)
+
+
+def awake_and_nobody_listened(case: Case) -> Evidence | None:
+    if case.port_story != PORT_ROSE and case.plug_story != PLUG_ROSE:
+        return None
+    return nobody_listened(case)
 
 
 def neighbours_were_served(case: Case) -> Evidence | None:
@@ -129,5 +140,6 @@ CLUES = (
     ),
     Clue(nobody_called_it, {INSUFFICIENT: STRONG}),
     Clue(nobody_listened, {"image_or_dhcp_server": SOME, INSUFFICIENT: GOOD}),
+    Clue(awake_and_nobody_listened, {"image_or_dhcp_server": DECISIVE}),
     Clue(neighbours_were_served, {"image_or_dhcp_server": RARELY, "switch_port": LESS}),
 )

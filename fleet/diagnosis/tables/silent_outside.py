@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
@@ -20,9 +21,14 @@ from duckfleet.fleet.diagnosis.case import (
     Case,
 )
 from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Evidence
+from duckfleet.fleet.diagnosis.history import AFTER_WAKE
 from duckfleet.fleet.diagnosis.tables.rows import DECISIVE, GOOD, HARDLY, LESS, NEVER, RARELY, SOME, STRONG, Clue
 
 See = Callable[[Case], Evidence | None]
+NO_REASON = re.compile(
+    r"not ?connect|no (?:link|carrier|cable|signal)|unplugged|link (?:down|loss|lost)|^(?:down|up|ok)$", re.I
+)
+BLOCKED = re.compile(r"block|discard|err|guest|quarantine|isolat|shut|disabled|loop", re.I)
 MANY_LINK_CHANGES = 6  # in an hour; a start makes two or three
 
 
@@ -48,9 +54,17 @@ def port_is_switched_off(case: Case) -> Evidence | None:
 
 def switch_says_why(case: Case) -> Evidence | None:
     port = case.port
-    if port is None or not port.reason or port.up:
+    if port is None or not port.reason or NO_REASON.search(port.reason) or port.up:
         return None
     return case.seen_outside("switch", f"port {port.name} is down: {port.reason}", port.since)
+
+
+def port_lets_nothing_through(case: Case) -> Evidence | None:
+    """The link is up, and the switch does not forward: it looks like an awake box that says nothing."""
+    port = case.port
+    if port is None or not port.up or not BLOCKED.search(port.reason):
+        return None
+    return case.seen_outside("switch", f"port {port.name} lets nothing through: {port.reason}", port.since)
 
 
 def link_left_when_switched_off(case: Case) -> Evidence | None:
@@ -115,9 +129,16 @@ def _person(question: str, answers: Mapping[str, str]) -> See:
     return see
 
 
+def no_picture_after_wake(case: Case) -> Evidence | None:
+    """Fed, told to start, and not even the firmware's picture: it does not get through its self-test."""
+    if case.history.standing != AFTER_WAKE or case.answer("screen") != "nothing" or case.answer("power_led") != "on":
+        return None
+    return case.seen_outside("person", "its power LED is on and its firmware shows nothing")
+
+
 def beeps_were_heard(case: Case) -> Evidence | None:
     answer = case.answer("beeps")
-    if not answer or answer.lower() in ("0", "none", "no", "1"):
+    if not answer or re.fullmatch(r"(?:0|no|none|nothing|silent|one|1)(?: short)?(?: beeps?)?", answer):
         return None  # one short beep is a good start
     return case.seen_outside("person", f"beeps: {answer}")
 
@@ -172,6 +193,7 @@ SWITCH = (
     Clue(link_left_while_off, {"cable_unseated": SOME, "no_power": SOME, "switch_port": SOME, "wol_disabled": RARELY}),
     Clue(port_is_switched_off, {"switch_port": DECISIVE}, rest=HARDLY),
     Clue(switch_says_why, {"switch_port": DECISIVE}, rest=RARELY),
+    Clue(port_lets_nothing_through, {"switch_port": DECISIVE * STRONG}, rest=HARDLY),
     Clue(
         port_flaps,
         {"cable_unseated": GOOD, "cable_bad": GOOD, "nic_fault": SOME, "no_power": RARELY, INSUFFICIENT: HARDLY},
@@ -323,6 +345,7 @@ PERSON = (
         _person("screen", {"nothing": "its screen stays dark"}),
         {"dimm_missing": SOME, "dimm_faulty": SOME, "no_power": SOME, "boot_order": RARELY, "dead_cmos_battery": LESS},
     ),
+    Clue(no_picture_after_wake, {"dimm_missing": GOOD, "dimm_faulty": GOOD, INSUFFICIENT: RARELY}),
     Clue(
         _person("key_pressed", {"starts": "it starts once a key is pressed"}),
         {"dead_cmos_battery": STRONG, INSUFFICIENT: HARDLY},

@@ -10,6 +10,7 @@ from duckfleet.fleet.diagnosis.stragglers import FLOOR, MIN_RUNS, is_slow, slow_
 from duckfleet.fleet.diagnosis.tables.firmware import firmware_older
 from duckfleet.fleet.diagnosis.tables.rows import DECISIVE, GOOD, HARDLY, LESS, RARELY, SOME, STRONG, Clue, Symptom
 
+ONE_CORE_LAGS = 0.8
 FULL_SPEED = 0.97  # of the fleet's median
 HOT_C = 95.0  # Tjunction of these parts is 105
 WARMER_C = 10.0
@@ -111,10 +112,21 @@ def limit_is_as_expected(case: Case) -> Evidence | None:
 
 
 def throttles_hot(case: Case) -> Evidence | None:
-    heat = case.look.heat
-    if heat.value is None or (heat.value.throttled or 0) < FEW_THROTTLES or (heat.value.load_c or 0) < HOT_C:
+    """At the chip's limit, or at one set lower while the others are much cooler."""
+    heat, figure = case.look.heat, case.look.baseline.figure("package_temp_c")
+    if heat.value is None or (heat.value.throttled or 0) < FEW_THROTTLES or heat.value.load_c is None:
+        return None
+    at_a_lower_limit = figure is not None and heat.value.load_c >= max(HOT_C - WARMER_C, figure.median + 1.5 * WARMER_C)
+    if heat.value.load_c < HOT_C and not at_a_lower_limit:
         return None
     return case.says(heat, f"{heat.value.load_c:.0f} °C under load, throttled {heat.value.throttled} times")
+
+
+def throttles_unmeasured(case: Case) -> Evidence | None:
+    heat = case.look.heat
+    if heat.value is None or heat.value.load_c is not None or (heat.value.throttled or 0) < FEW_THROTTLES:
+        return None
+    return case.says(heat, f"throttled {heat.value.throttled} times; how hot it was is not known")
 
 
 def throttles_cool(case: Case) -> Evidence | None:
@@ -181,6 +193,16 @@ def clock_low_from_the_start(case: Case) -> Evidence | None:
     return case.says(frequencies, f"{frequencies.value.first_mhz:.0f} MHz from the first second on")
 
 
+def one_core_lags(case: Case) -> Evidence | None:
+    frequencies = case.look.frequencies
+    slowest = frequencies.value.slowest_mhz if frequencies.value else None
+    if frequencies.value is None or slowest is None or slowest >= ONE_CORE_LAGS * frequencies.value.sustained_mhz:
+        return None
+    return case.says(
+        frequencies, f"one core sustains {slowest:.0f} MHz, the others {frequencies.value.sustained_mhz:.0f}"
+    )
+
+
 def clocks_fully(case: Case) -> Evidence | None:
     share = _share_of_frequency(case)
     if share is None or share < FULL_SPEED:
@@ -197,6 +219,8 @@ def settings_hold_it_back(case: Case) -> Evidence | None:
         held.append("turbo is off")
     if frequencies.value.governor and frequencies.value.governor != "performance":
         held.append(f"governor {frequencies.value.governor}")
+    if frequencies.value.preference in ("power", "balance_power"):
+        held.append(f"energy preference {frequencies.value.preference}")
     figure = case.look.baseline.figure("avx2_mhz")
     limit = frequencies.value.scaling_max_khz
     if figure and limit and limit < FLOOR * figure.median * 1000:
@@ -292,6 +316,7 @@ SYMPTOMS = (
             Clue(limit_is_as_expected, {"cpu_power_limit": RARELY}),
             Clue(draws_less_than_others, {"cpu_power_limit": SOME, "cpu_thermal": LESS}),
             Clue(throttles_hot, {"cpu_thermal": STRONG}, rest=RARELY),
+            Clue(throttles_unmeasured, {"cpu_thermal": GOOD}),
             Clue(log_tells_of_heat, {"cpu_thermal": SOME}),
             Clue(fan_stands_still, {"cpu_thermal": STRONG}),
             Clue(throttles_cool, {"cpu_slow_other": STRONG, "cpu_thermal": RARELY}),
@@ -304,6 +329,7 @@ SYMPTOMS = (
             Clue(clocks_fully, {"cpu_power_limit": HARDLY, "cpu_thermal": HARDLY, "dimm_slow": SOME}),
             Clue(settings_hold_it_back, {"cpu_slow_other": STRONG}),
             Clue(cores_are_missing, {"cpu_slow_other": DECISIVE}),
+            Clue(one_core_lags, {"cpu_slow_other": STRONG, "dimm_slow": RARELY}),
             Clue(memory_clocked_low, {"dimm_slow": STRONG}),
             Clue(memory_clocked_right, {"dimm_slow": HARDLY}),
             Clue(memory_reads_slowly, {"dimm_slow": SOME}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duckfleet.fleet.diagnosis.case import Case
 from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Evidence, Severity
-from duckfleet.fleet.diagnosis.history import NEVER_SEEN, NOT_SILENT
+from duckfleet.fleet.diagnosis.history import NEVER_SEEN, NOT_SILENT, STILL_STARTING
 from duckfleet.fleet.diagnosis.tables.rows import Symptom
 
 MOSTLY = 4  # less than this part of what was asked is known: nothing can be said
@@ -12,7 +12,7 @@ MOSTLY = 4  # less than this part of what was asked is known: nothing can be sai
 
 def nothing_is_known(case: Case) -> tuple[Evidence, ...]:
     """The box is there, and next to nothing that it was asked was answered."""
-    if case.history.standing not in (NOT_SILENT, NEVER_SEEN):
+    if case.history.standing not in (NOT_SILENT, NEVER_SEEN, STILL_STARTING):
         return ()
     look = case.look
     around = {look.events.source, look.outside.source, look.dhcp.source, look.packets.source}
@@ -22,7 +22,8 @@ def nothing_is_known(case: Case) -> tuple[Evidence, ...]:
     if len(known) * MOSTLY >= len(known) + len(failed) and known:
         return ()
     if not failed:
-        return (case.tells("nothing was probed"),)
+        early = case.history.standing == STILL_STARTING
+        return (case.tells("it is starting: too early to say anything" if early else "nothing was probed"),)
     share = f"{len(failed)} of {len(known) + len(failed)} readings could not be taken"
     return (case.tells(f"{share}, the first: {failed[0].source} {failed[0].unknown}"),)
 

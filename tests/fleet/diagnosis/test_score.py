@@ -42,12 +42,9 @@ def test_no_healthy_box_is_held(scored: Score) -> None:
     assert [verdict.case.name for verdict in scored.healthy_held] == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="8.3 points apart when the held-out third was first scored; the rules were not tuned on it afterwards. "
-    "To be settled by rules made from new cases and scored on a new held-out part.",
-)
 def test_held_out_third_is_close_to_the_rest(scored: Score) -> None:
+    """The first third was 8.3 points apart when it was first scored, and has been given over to the rules since: of it
+    this says nothing any more, of a part that the rules have not seen it does."""
     apart = scored.part(held_out=False).accuracy - scored.part(held_out=True).accuracy
     assert apart <= MOST_APART
 

@@ -42,7 +42,7 @@ class DhcpAsk:
 
 @dataclass(frozen=True, slots=True)
 class BootFile:
-    """A boot file asked for by TFTP. `failure` is empty where it went out whole."""
+    """A boot file asked for by TFTP. `failure` is empty where it went out whole; `address` where the log names none."""
 
     at: datetime
     name: str
@@ -143,7 +143,7 @@ class _Reader:
             (r"sent (\S+) to (\S+)", ""),
             (r"file (\S+) not found for (\S+)", "not found"),
             (r"failed sending (\S+) to (\S+)", "not delivered whole"),
-            (r"cannot (?:access|read) (\S+?):? .*?([0-9.]*)$", "cannot be read"),
+            (r"cannot (?:access|read) (\S+?):? .*?((?:[0-9]+\.){3}[0-9]+|)$", "cannot be read"),
         ):
             match = re.match(pattern, message)
             if match:

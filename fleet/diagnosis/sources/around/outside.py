@@ -50,7 +50,9 @@ def parse(text: str) -> Outside:
 def from_json(fields: Mapping[str, Any]) -> Outside:
     switch, plug = table(fields, "switch"), table(fields, "plug")
     answers = {
-        words(row.get("asked")): words(row.get("answer")) for row in rows(fields, "person") if isinstance(row, dict)
+        words(row.get("asked")): words(row.get("answer")).strip().lower()
+        for row in rows(fields, "person")
+        if isinstance(row, dict)
     }
     answers.pop("", None)
     return Outside(_switch(switch) if switch else None, _plug(plug) if plug else None, answers)

@@ -22,6 +22,8 @@ class Frequencies:
     first_mhz: float  # median of the cores in the first seconds
     sustained_mhz: float  # median past the turbo window
     settled_at_s: int | None  # when it first was within 3 % of the sustained frequency and below 97 % of the first
+    slowest_mhz: float | None = None  # of the cores, past the turbo window
+    preference: str = ""  # energy_performance_preference, where it was noted
 
 
 def parse(text: str) -> Frequencies:
@@ -30,24 +32,34 @@ def parse(text: str) -> Frequencies:
     for line in text.splitlines():
         values = [integer(word) for word in line.split()]
         if len(values) >= 2 and None not in values:
-            rows.append((values[0] or 0, statistics.median(value for value in values[1:] if value is not None)))
+            rows.append((values[0] or 0, [value for value in values[1:] if value is not None]))
     if not rows:
         raise not_an_answer(text)
     settings = dict(re.findall(r"(\w+)=(\S+)", next((line for line in text.splitlines() if line.startswith("#")), "")))
-    late = [mhz for at_s, mhz in rows if at_s > TURBO_WINDOW_S] or [rows[-1][1]]
+    medians = [(at_s, statistics.median(cores)) for at_s, cores in rows]
+    late = [mhz for at_s, mhz in medians if at_s > TURBO_WINDOW_S] or [medians[-1][1]]
     sustained = statistics.median(late)
     if sustained <= 0:
         raise Unreadable("reads 0 MHz")
-    first = rows[0][1]
+    first = medians[0][1]
+    boost = {"1": True, "0": False}.get(settings.get("boost", ""))
     return Frequencies(
         settings.get("governor", ""),
-        {"0": True, "1": False}.get(settings.get("no_turbo", "")),
+        {"0": True, "1": False}.get(settings.get("no_turbo", ""), boost),
         integer(settings.get("scaling_max_khz")),
         count_of(settings.get("online", "")),
         first,
         sustained,
-        settled_at(rows, sustained),
+        settled_at(medians, sustained),
+        slowest_of([cores for at_s, cores in rows if at_s > TURBO_WINDOW_S] or [rows[-1][1]]),
+        settings.get("epp", settings.get("energy_performance_preference", "")),
     )
+
+
+def slowest_of(late: Sequence[Sequence[float]]) -> float:
+    """The core that is slowest over all these rows."""
+    num_cores = min(map(len, late))
+    return min(statistics.median(cores[index] for cores in late) for index in range(num_cores))
 
 
 def settled_at(rows: Sequence[tuple[float, float]], sustained_mhz: float) -> int | None:

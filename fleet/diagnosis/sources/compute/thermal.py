@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from duckfleet.fleet.diagnosis.sources.raw import not_an_answer
 
 PACKAGE_ZONES = ("x86_pkg_temp", "TCPU", "coretemp", "B0D4")
+BOARD_ZONE = "acpitz"  # often a constant: believed only where it says that it is warm
+BOARD_WARM_C = 60.0
 COLDEST_C, HOTTEST_C = -20.0, 125.0  # beyond these a sensor is not connected
 
 
@@ -41,7 +43,9 @@ def _package_c(text: str) -> float | None:
         celsius = int(milli) / 1000
         if COLDEST_C <= celsius <= HOTTEST_C:
             readings[types.get(zone, "")] = celsius
-    return next((readings[name] for name in PACKAGE_ZONES if name in readings), None)
+    package = next((readings[name] for name in PACKAGE_ZONES if name in readings), None)
+    board = readings.get(BOARD_ZONE, COLDEST_C)
+    return board if package is None and board >= BOARD_WARM_C else package
 
 
 def _throttled(before: str, under: str) -> int | None:

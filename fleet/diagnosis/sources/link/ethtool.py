@@ -21,6 +21,7 @@ class LinkSettings:
     autonegotiation: bool | None = None
     offered_mbps: int | None = None  # the fastest we advertise
     partner_mbps: int | None = None  # the fastest the other side advertises
+    partner_negotiates: bool | None = None
     wake_supported: str = ""  # letters of ethtool(8), g: magic packet
     wake_on: str = ""
 
@@ -41,6 +42,7 @@ def parse(text: str) -> LinkSettings:
         autonegotiation=_choice(fields.get("Auto-negotiation", ""), "on", "off"),
         offered_mbps=_fastest(fields.get("Advertised link modes", "")),
         partner_mbps=_fastest(fields.get("Link partner advertised link modes", "")),
+        partner_negotiates=_choice(fields.get("Link partner advertised auto-negotiation", ""), "Yes", "No"),
         wake_supported=fields.get("Supports Wake-on", "").strip(),
         wake_on=fields.get("Wake-on", "").strip(),
     )

@@ -16,9 +16,18 @@ from duckfleet.fleet.diagnosis.sources.raw import not_an_answer
 WIDTHS = (16, 32, 64)
 PLAUSIBLE_SHARE = 4  # a burst raises a counter by less than this part of its range
 
-BROKEN_FRAMES = ("rx_crc_errors", "rx_align_errors", "align_errors", "rx_frame_errors", "rx_symbol_err")
-FULL_QUEUES = ("rx_missed_errors", "rx_missed", "rx_no_buffer_count", "rx_fifo_errors", "rx_over_errors", "rx_discards")
-QUEUE_DROPS = re.compile(r"rx_queue_[0-9]+_drops")
+# igc, igb, e1000e, r8169 and its vendor's driver, atlantic, tg3, alx, stmmac, mlx5: prefixes of the unit that counts,
+# the same words.
+_UNIT = r"(?:port\.|mac_|mmc_|nic_)?"
+BROKEN_FRAMES = re.compile(
+    _UNIT + r"(?:rx_)?(?:crc|fcs|align(?:ment)?|symbol|frame|code|mac|bad_fcs)_err(?:or)?s?(?:32|_phy)?"
+)
+ALL_RECEIVE_ERRORS = "rx_errors"
+WRONG_LENGTHS = ("rx_length_errors", "rx_long_length_errors", "rx_short_length_errors", "rx_frame_too_long", "rx_runt")
+FULL_QUEUES = re.compile(
+    _UNIT + r"rx_(?:missed(?:_errors)?|mac_missed|no_buffer_count|no_dma_resources|fifo(?:_errors)?|over_errors"
+    r"|discards(?:_phy)?|out_of_buffer|hw_drops|queue_[0-9]+_drops)"
+)
 STUCK_TRANSMITTER = ("tx_timeout_count", "tx_dma_out_of_sync")
 LATE_COLLISIONS = ("tx_abort_late_coll", "late_collisions")
 
@@ -60,10 +69,15 @@ def rises(before: Mapping[str, int], after: Mapping[str, int]) -> CounterRises:
     def total(names: tuple[str, ...]) -> int:
         return sum(rise.get(name, 0) for name in names)
 
-    queues = sum(value for name, value in rise.items() if QUEUE_DROPS.fullmatch(name))
+    def matching(pattern: re.Pattern[str]) -> int:
+        return sum(value for name, value in rise.items() if pattern.fullmatch(name))
+
+    queues = matching(FULL_QUEUES)
+    # r8169 has no counter of CRC errors: they are in the sum of all, and nowhere else.
+    unnamed = rise.get(ALL_RECEIVE_ERRORS, 0) - queues - total(WRONG_LENGTHS)
     return CounterRises(
-        total(BROKEN_FRAMES),
-        total(FULL_QUEUES) + queues,
+        max(matching(BROKEN_FRAMES), unnamed),
+        queues,
         total(STUCK_TRANSMITTER),
         total(LATE_COLLISIONS),
         rise.get("rx_packets"),

@@ -30,7 +30,7 @@ def parse(text: str) -> tuple[Interface, ...]:
         flags = head[2].split(",")
         if "LOOPBACK" in flags:
             continue
-        mac = re.search(r"link/ether ([0-9a-f:]{17})", body)
+        mac = re.search(r"\bpermaddr ([0-9a-f:]{17})", body) or re.search(r"link/ether ([0-9a-f:]{17})", body)
         carrier = True if "LOWER_UP" in flags else False if "NO-CARRIER" in flags or "UP" in flags else None
         found.append(Interface(head[1], mac[1] if mac else "", carrier, int(head[3]), _carrier_changes(body)))
     return tuple(found)

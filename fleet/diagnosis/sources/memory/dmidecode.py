@@ -9,7 +9,7 @@ from datetime import date
 from duckfleet.fleet.diagnosis.sources.raw import integer, not_an_answer
 
 UNIT_KIB = {"kb": 1, "kib": 1, "mb": 1 << 10, "mib": 1 << 10, "gb": 1 << 20, "gib": 1 << 20, "tb": 1 << 30}
-EMPTY_SLOT = "no module installed"
+EMPTY_SLOTS = ("no module installed", "not installed", "none", "empty")
 PLACEHOLDERS = ("", "default string", "system serial number", "to be filled by o.e.m.", "not specified", "unknown")
 
 
@@ -51,7 +51,7 @@ def parse(text: str) -> Smbios:
     for block in re.split(r"^Handle 0x", text, flags=re.MULTILINE)[1:]:
         kind = re.match(r"[0-9A-Fa-f]{1,4}, DMI type ([0-9]{1,3}),", block)
         if kind:
-            lines = re.findall(r"^\t([^\t:\n][^:\n]*):[ \t]*(.*?)[ \t]*$", block, re.MULTILINE)
+            lines = re.findall(r"^(?:\t| {2,8})([^\t :\n][^:\n]*):[ \t]*(.*?)[ \t]*$", block, re.MULTILINE)
             structures.append((int(kind[1]), dict(lines)))
     if not any(kind in (0, 1, 17) for kind, _ in structures):
         raise not_an_answer(text)
@@ -79,7 +79,7 @@ def _slot(fields: dict[str, str]) -> MemorySlot:
 
 def size_mib(text: str) -> int | None:
     """`32 GB`, `32768 MB`, `No Module Installed` (0); None where the firmware does not know."""
-    if text.strip().lower() == EMPTY_SLOT:
+    if text.strip().lower() in EMPTY_SLOTS:
         return 0
     match = re.fullmatch(r"([0-9]{1,12})\s*([A-Za-z]{2,3})", text.strip())
     unit = UNIT_KIB.get(match[2].lower()) if match else None
@@ -90,7 +90,7 @@ def size_mib(text: str) -> int | None:
 
 def _mt_per_s(text: str) -> int | None:
     """MT/s; older versions of dmidecode call the same number MHz."""
-    match = re.fullmatch(r"([0-9]{1,6}) (?:MT/s|MHz)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,6}) ?(?:MT/s|MHz|MTs)", text.strip())
     return (integer(match[1]) or None) if match else None
 
 

@@ -24,6 +24,11 @@ class MachineCheck:
     def is_uncorrected(self) -> bool:
         return bool(self.status & UNCORRECTED)
 
+    @property
+    def num_corrected(self) -> int:
+        """Bits 52:38 count them where the bank can; a record stands for one at least."""
+        return 0 if self.is_uncorrected else max(1, self.status >> 38 & 0x7FFF)
+
 
 @dataclass(frozen=True, slots=True)
 class MachineChecks:
@@ -33,10 +38,13 @@ class MachineChecks:
 
 RECORD = re.compile(r"Machine Check(?: Exception)?: [0-9a-fx]+ Bank ([0-9]{1,3}): ((?:0x)?[0-9a-f]{1,16})\b")
 
+MCELOG_RECORD = re.compile(r"^CPU [0-9]{1,4} BANK ([0-9]{1,3})\b(?s:.{0,400}?)^STATUS ((?:0x)?[0-9a-f]{1,16})\b", re.M)
+
 
 def records(text: str) -> tuple[MachineCheck, ...]:
-    """Records as the kernel logs them: `CPU 4: Machine Check: 0 Bank 7: bd80000000100090`."""
-    return tuple(MachineCheck(int(bank), hexadecimal(status) or 0) for bank, status in RECORD.findall(text))
+    """Records as the kernel logs them, `CPU 4: Machine Check: 0 Bank 7: bd80000000100090`, or as mcelog does."""
+    found = RECORD.findall(text) + MCELOG_RECORD.findall(text)
+    return tuple(MachineCheck(int(bank), hexadecimal(status) or 0) for bank, status in found)
 
 
 def parse(text: str) -> MachineChecks:

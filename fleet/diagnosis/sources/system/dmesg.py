@@ -15,34 +15,47 @@ from duckfleet.fleet.diagnosis.sources.raw import not_an_answer
 MARKS: tuple[tuple[str, str], ...] = (
     ("heat_shutdown", r"critical temperature reached|HARDWARE PROTECTION shutdown \(Temp|thermal.*shutting down"),
     ("heat_throttle", r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled"),
+    ("memory_uncorrected", r"Fatal (?:local )?machine check.*memory"),
     ("no_root", r"VFS: Unable to mount root fs|VFS: Cannot open root device|Initramfs unpacking failed"),
-    ("no_init", r"No working init found|Attempted to kill init|Failed to execute /init"),
-    ("lockup", r"(?:soft|hard) lockup|NMI watchdog: Watchdog detected|self-detected stall|detected stalls on CPUs"),
+    ("no_root", r"Gave up waiting for root|dracut-initqueue.*timeout|Failed to (?:start )?switch root"),
+    ("no_root", r"SQUASHFS error|invalid magic at start of compressed|(?:junk|no cpio magic).*compressed archive"),
+    ("no_init", r"No working init found|Attempted to kill init|Failed to execute /\S*init"),
+    ("lockup", r"(?:soft|hard|workqueue) lockup|Watchdog detected|self-detected stall|detected stalls on CPUs"),
+    ("lockup", r"rcu_\w+ kthread (?:starved|timer wakeup)"),
     ("hung_task", r"task \S+ blocked for more than [0-9]+ seconds"),
     ("panic", r"Kernel panic - not syncing"),
-    ("oops", r"BUG: unable to handle|Oops: |general protection fault, |kernel BUG at|BUG: kernel NULL pointer"),
+    ("oops", r"BUG: unable to handle|Oops: |general protection fault[,:] |kernel BUG at|BUG: kernel NULL pointer"),
+    ("oops", r"(?:invalid opcode|divide error|stack segment|double fault): [0-9]+|\[#[0-9]+\] (?:PREEMPT|SMP)"),
     ("nic_lost", r"PCIe link lost, device now detached|Failed to read reg 0x|rtl_\w+_cond == [01] \(loop"),
     ("nic_lost", r"pciehp.*Card not present"),
     ("nic_not_started", r"probe (?:with driver \S+ )?(?:of \S+ )?failed with error|NVM Checksum Is Not Valid"),
     ("nic_not_started", r"device inaccessible|Refused to change power state|can't change power state from D3cold"),
-    ("nic_stuck", r"Detected Tx Unit Hang|NETDEV WATCHDOG|transmit queue [0-9]+ timed out|Reset adapter"),
+    ("nic_not_started", r"(?:HW|Hardware) Initialization Fail|not ready [0-9]+ms after|Error reading PHY register"),
+    ("nic_not_started", r"Error: Failed to (?:initialize|power on|reset)|PHY (?:setup|reset) fail|no PHY found"),
+    ("nic_stuck", r"Detected (?:Tx|Hardware) Unit Hang|NETDEV WATCHDOG|transmit queue [0-9]+ timed out|Reset adapter"),
     ("nic_bus_error", r"PCIe Bus Error: severity=Uncorrect|AER: (?:Multiple )?Uncorrect|AER: Fatal error"),
     ("nic_bus_narrow", r"[0-9.]+ Gb/s available PCIe bandwidth, limited by"),
-    ("wire_downgraded", r"downgraded by SmartSpeed|Downshift occurred|check cabling"),
-    ("link_up", r"Link is Up\b"),
-    ("link_down", r"NIC Link is Down|: Link is Down"),
-    ("memory_killed_daemon", r"Out of memory: Killed process [0-9]+ \(duckd\)|task=duckd"),
-    ("daemon_crashed", r"\bduckd\[[0-9]+\]: segfault|traps: duckd|duckd\.service: (?:Main process exited|Failed with)"),
+    ("wire_downgraded", r"downgraded by SmartSpeed|Downshift|downshifted|check (?:the )?cabl"),
+    ("link_up", r"Link is Up\b|\beth\w*: link up\b|\ben\w+: link up\b"),
+    ("link_down", r"NIC Link is Down|: Link is Down|\be(?:th|n)\w+: link down\b"),
+    ("memory_killed_daemon", r"Out of memory: Kill(?:ed)? process [0-9]+ \(duckd[^)]*\)|task=duckd"),
+    ("memory_killed_daemon", r"oom_reaper: reaped process [0-9]+ \(duckd|duckd\.service: .*OOM killer"),
+    ("daemon_crashed", r"\bduckd[\w/.:-]*\[[0-9]+\]: segfault|traps: duckd|Process [0-9]+ \(duckd\).* dumped core"),
+    ("daemon_crashed", r"duckd\.service: (?:Main process exited|Failed with|Watchdog timeout)"),
+    ("daemon_crashed", r"\bduckd\S*: error while loading shared libraries"),
     ("daemon_gives_up", r"duckd\.service: Start request repeated too quickly"),
-    ("no_space", r"No space left on device"),
+    ("no_space", r"No space left on device|\bENOSPC\b|Disk quota exceeded"),
     ("memory_corrected", r"EDAC MC[0-9]+: [0-9]+ CE "),
-    ("memory_uncorrected", r"EDAC MC[0-9]+: [0-9]+ UE |Memory failure: 0x[0-9a-f]+: recovery action"),
+    ("memory_uncorrected", r"EDAC MC[0-9]+: [0-9]+ UE |Memory failure: 0x[0-9a-f]+: |hardware memory error in"),
+    ("memory_uncorrected", r"\bbad mem addr\b"),
     ("clock_jumped", r"Time jumped backwards|Time has been changed|clocksource: .*unstable"),
     ("disk_failing", r"I/O error, dev (?:nvme|sd|mmc)|nvme.*controller is down|Remounting filesystem read-only"),
+    ("disk_failing", r"EXT4-fs error|nvme\w*: I/O .*timeout|ata[0-9.]+: failed command"),
     ("prochot", r"PROCHOT"),
 )  # fmt: skip
-_COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in MARKS)
-NETWORK_DRIVERS = ("igc", "r8169", "RTL8", "r8125", "e1000")
+_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in MARKS)
+NETWORK_DRIVERS = ("igc", "r8169", "RTL8", "r8125", "r8168", "e1000", "igb", "ixgbe", "i40e", "atlantic", "tg3", "alx")
+BOOT_LASTS_S = 300.0
 _NIC_KINDS = ("nic_not_started", "nic_bus_error", "nic_bus_narrow")
 
 
@@ -71,22 +84,50 @@ class KernelLog:
 
 def parse(text: str) -> KernelLog:
     """Raises `Unreadable` when no line looks like the kernel's."""
-    stamped = [
-        re.match(r"(?:<[0-9]+>)?\[\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\](?:\[[^\]]*\])? ?(.*)", line)
-        for line in text.splitlines()
-    ]
+    stamped = [_stamped(line) for line in text.splitlines()]
     if not any(stamped):
         raise not_an_answer(text)
     network_devices = _network_devices(text)
     marks = []
-    for match in stamped:
-        if match is None:
+    for stamp in stamped:
+        if stamp is None:
             continue
+        since_boot_s, said = stamp
         for kind, pattern in _COMPILED:
-            if pattern.search(match[2]) and not (kind in _NIC_KINDS and not _is_nic(match[2], network_devices)):
-                marks.append(KernelMark(kind, float(match[1]), match[2].strip()))
+            if pattern.search(said) and not (kind in _NIC_KINDS and not _is_nic(said, network_devices)):
+                marks.append(KernelMark(_at_its_time(kind, since_boot_s), since_boot_s, said.strip()))
                 break
     return KernelLog(tuple(marks), records(text))
+
+
+# Seconds since boot as dmesg and netconsole print them; the wall clock of `dmesg -T`; journalctl's lines; and the
+# fields of netconsole's extended format (level, number, microseconds, flags).
+_SINCE_BOOT = re.compile(r"(?:<[0-9]+>)?\[\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\](?:\[[^\]]*\])? ?(.*)")
+_BY_WALL_CLOCK = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} [0-9]{4}\] (.*)")
+_BY_JOURNAL = re.compile(
+    r"(?:[A-Z][a-z]{2} [ 0-9]{2} [0-9:.]{8,15}|[0-9]{4}-[0-9-]{5}T\S{8,24}) \S+ (?:kernel: (.*)|(\S.*))"
+)
+_EXTENDED = re.compile(r"[0-9]{1,3},[0-9]{1,10},([0-9]{1,15}),[^;]{1,40};(.*)")
+
+
+def _stamped(line: str) -> tuple[float | None, str] | None:
+    """Seconds since boot where the line tells, and what it says; None: no line of a log."""
+    if match := _SINCE_BOOT.match(line):
+        return float(match[1]), match[2]
+    if match := _EXTENDED.match(line):
+        inner = _SINCE_BOOT.match(match[2])
+        return int(match[1]) / 1e6, inner[2] if inner else match[2]
+    if match := _BY_WALL_CLOCK.match(line):
+        return None, match[1]
+    if match := _BY_JOURNAL.match(line):
+        return None, match[1] or match[2]
+    return None
+
+
+def _at_its_time(kind: str, since_boot_s: float | None) -> str:
+    """A root or an init that is lost long after the start is no fault of the image: the system fell over."""
+    late = since_boot_s is not None and since_boot_s > BOOT_LASTS_S
+    return "panic" if kind in ("no_root", "no_init") and late else kind
 
 
 def _network_devices(text: str) -> frozenset[str]:
