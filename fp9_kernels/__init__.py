@@ -7,6 +7,7 @@ from duckfleet.fp9_kernels.packed import (
     cpu_features,
     implementations,
     selected_implementation,
+    tune_prefetch,
 )
 from duckfleet.fp9_kernels.quantized import FORMATS, NotFiniteError, Quantized, quantize
 
@@ -25,4 +26,5 @@ __all__ = [
     "implementations",
     "quantize",
     "selected_implementation",
+    "tune_prefetch",
 ]

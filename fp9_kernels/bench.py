@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from duckfleet.fp9_kernels import _kernels
+from duckfleet.fp9_kernels.packed import tune_prefetch
 
 MIB = 1 << 20
 
@@ -14,6 +15,8 @@ def rows(rounds: int = 75) -> Iterator[dict[str, str | float]]:
     """Each row as it is measured: name, value, unit, ratio, against. Rows of what this machine lacks are left out."""
     threads = [t for t in (1, 2) if t <= (os.cpu_count() or 1)]
     usable = _kernels.implementations()
+    # One distance for all rows: that of as many threads as a duck of this machine would have.
+    yield {"name": f"prefetch/T{threads[-1]}", "value": tune_prefetch(threads[-1]) / 1024, "unit": "KB ahead"}
     for format in ("f32", "bf16", "e4m3", "fp9"):
         for impl in ("scalar", "avx2"):
             for num_tokens in (1, 2):

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "tuning.hpp"
 #include "workspace.hpp"
 
 namespace duckfleet::kernels {
@@ -371,7 +372,7 @@ class FfnCall {
                   std::uint32_t count, bool shifted, std::uint32_t panel_gap = 0) noexcept {
     kernels_.accumulate({&matrix, panel0, num_panels, tile0, num_tiles, in, out, count,
                          shifted && has_scales(matrix.format), buffers_.tiles.get() + std::size_t{thread} * kTileFloats,
-                         panel_gap});
+                         panel_gap, prefetch_bytes_});
   }
 
   const Kernels& kernels_;
@@ -385,6 +386,7 @@ class FfnCall {
   std::size_t num_pairs_ = 0, h_floats_ = 0, x_padded_ = 0, x_stride_ = 0, sums_floats_ = 0;
   MatrixView down_;
   std::uint32_t groups_a_unit_ = 1;
+  const std::uint32_t prefetch_bytes_ = prefetch_bytes();
   bool scaled_ = true, may_shift_ = false, x_is_whole_ = true;
   std::atomic<bool> given_up_{false};
   std::atomic<std::uint32_t> ready_tiles_{0};  // of x, along k

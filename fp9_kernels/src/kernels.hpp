@@ -24,6 +24,7 @@ struct AccumulateArgs {
   bool shifted;                      // e4m3 and fp9 only: x holds x * 2^kShiftExponent
   float* scratch;                    // [kTileFloats]
   std::uint32_t panel_gap = 0;       // not 0: num_panels more from panel0 + panel_gap on; their sums follow in `totals`
+  std::uint32_t prefetch_bytes = 0;  // how far ahead of its reads a kernel asks for weights (tuning.hpp); changes no bits
 };
 
 struct Kernels {
@@ -38,6 +39,7 @@ struct Kernels {
   bool (*can_shift)(const float* x, std::uint32_t n) noexcept;
   // out[i] = x[i] * 2^kShiftExponent
   void (*shift)(const float* x, float* out, std::uint32_t n) noexcept;
+  bool prefetches;  // whether prefetch_bytes means anything to it
 };
 
 // Range of |x| for a shifted call: x = 0 or 2^-107 <= |x| < 2^17. Then no code's product and no sum of products goes

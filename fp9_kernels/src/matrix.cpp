@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "tuning.hpp"
+
 namespace duckfleet::kernels {
 
 PackedMatrix::PackedMatrix(const CodeMatrix& source, const std::byte* scales, std::uint32_t row0, std::uint32_t num_rows,
@@ -22,7 +24,8 @@ PackedMatrix::PackedMatrix(const CodeMatrix& source, const std::byte* scales, st
 Product::Product(const Kernels& kernels, const PackedMatrix& matrix, const float* x, std::uint32_t num_tokens, float* y,
                  std::size_t y_stride, std::uint32_t num_threads, MatrixWorkspace& workspace)
     : kernels_(&kernels), matrix_(&matrix), x_(x), num_tokens_(num_tokens), y_(y), y_stride_(y_stride),
-      workspace_(&workspace), x_stride_(spread_stride(matrix.shape().padded_cols())) {
+      workspace_(&workspace), x_stride_(spread_stride(matrix.shape().padded_cols())),
+      prefetch_bytes_(prefetch_bytes()) {
   // One token: pairs of groups from both halves, which kernels read as two streams; then what is left. More: group after
   // group.
   const MatrixView& view = matrix.view();
@@ -71,7 +74,7 @@ void Product::unit(std::uint32_t index, std::uint32_t thread) noexcept {
   fill_floats(sums, std::size_t{num_tokens_} * width, 0.0f);
   for (std::uint32_t t = 0; t < num_tokens_; ++t) out[t] = sums + std::size_t{t} * width;
   kernels_->accumulate({&view, panel0, num_panels, 0, view.num_tiles, workspace_->in.get(), out, num_tokens_, shifted_,
-                        workspace_->tiles.get() + std::size_t{thread} * kTileFloats, panel_gap});
+                        workspace_->tiles.get() + std::size_t{thread} * kTileFloats, panel_gap, prefetch_bytes_});
   for (std::uint32_t t = 0; t < num_tokens_; ++t) {
     write_rows(t, panel0, num_panels, out[t]);
     if (pair) write_rows(t, panel0 + panel_gap, num_panels, out[t] + num_panels * kPanelRows);

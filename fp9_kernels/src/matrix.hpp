@@ -67,7 +67,7 @@ class Product {
   std::size_t y_stride_ = 0;
   MatrixWorkspace* workspace_ = nullptr;
   std::size_t x_stride_ = 0, sums_floats_ = 0;
-  std::uint32_t num_pairs_ = 0, num_units_ = 0;
+  std::uint32_t num_pairs_ = 0, num_units_ = 0, prefetch_bytes_ = 0;
   bool shifted_ = false;
 };
 

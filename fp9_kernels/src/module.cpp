@@ -15,6 +15,7 @@
 #include "dispatch.hpp"
 #include "ffn.hpp"
 #include "matrix.hpp"
+#include "tuning.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -269,6 +270,17 @@ std::tuple<double, double, double, double, std::string> measure(bool gemm, const
   return {m.value, m.limit, m.ratio, m.seconds, m.how};
 }
 
+// Measures, and has products of this process use what was found from now on.
+std::uint32_t tune_prefetch(const std::optional<std::string>& impl, std::int64_t threads) {
+  const Kernels& kernels = selected(impl);
+  const std::uint32_t num_threads = checked_threads(threads);
+  nb::gil_scoped_release release;
+  Team team(num_threads);
+  const std::uint32_t bytes = fastest_prefetch(kernels, team);
+  set_prefetch_bytes(bytes);
+  return bytes;
+}
+
 nb::dict features_dict() {
   const CpuFeatures f = cpu_features();
   nb::dict out;
@@ -298,6 +310,9 @@ NB_MODULE(_kernels, m) {
         "impl"_a = nb::none());
   m.def("cpu_features", &features_dict);
   m.def("measure", &measure, "gemm"_a, "impl"_a, "format"_a, "num_tokens"_a, "threads"_a, "rounds"_a, "bytes_a_call"_a);
+  m.def("tune_prefetch", &tune_prefetch, "impl"_a = nb::none(), "threads"_a = 1);
+  m.def("prefetch_bytes", &prefetch_bytes);
+  m.def("set_prefetch_bytes", &set_prefetch_bytes, "bytes"_a);
   m.def("quantize", &quantize, "format"_a, "w"_a, "codes"_a, "signs"_a = nb::none(), "scales"_a);
   m.def("round_bf16", &round_bf16, "w"_a, "out"_a);
   m.def("decode_table", &decode_table, "format"_a, "out"_a);

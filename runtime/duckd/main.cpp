@@ -21,6 +21,7 @@
 #include "keys.hpp"
 #include "layout.hpp"
 #include "log.hpp"
+#include "machine_tuning.hpp"
 #include "options.hpp"
 #include "placement.hpp"
 #include "probe.hpp"
@@ -28,6 +29,7 @@
 #include "server.hpp"
 #include "statistics.hpp"
 #include "transport.hpp"
+#include "tuning.hpp"
 #include "version.hpp"
 
 namespace duckfleet::duckd {
@@ -83,6 +85,7 @@ int serve(const Options& options) {
   Counters counters;
   ChunkStore store(options.store);
   if (!store.open(error)) return fail(error);
+  kernels::set_prefetch_bytes(tuned_prefetch(options.store, *selected.kernels, num_threads, plan));
   auto transport = open_transport(options.transport, {options.bind, options.broadcast, options.data_port}, error);
   if (!transport) return fail(error);
   DataPlane data_plane(std::move(transport), *selected.kernels, num_threads, plan, counters.data);

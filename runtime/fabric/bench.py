@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from duckfleet.fp9_kernels import tune_prefetch
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.runtime.planner import FfnShape, ModelShape
 
@@ -94,6 +95,7 @@ def _overhead(
     layer: RandomLayer, duck: BenchDuck, spin_us: int, seconds: float, name: str
 ) -> Iterator[Mapping[str, Any]]:
     shard = layer.shard()
+    tune_prefetch()  # as the duck did when it started
 
     def compute(count: int) -> list[float]:
         times = []

@@ -8,10 +8,12 @@ from duckfleet.fp9_kernels import (
     FORMATS,
     PackedMatrix,
     Quantized,
+    _kernels,
     implementations,
     oracle,
     quantize,
     selected_implementation,
+    tune_prefetch,
 )
 
 F32 = npt.NDArray[np.float32]
@@ -183,3 +185,32 @@ def test_empty_matrices(impl: str, format: str) -> None:
     whole = quantize(np.ones((4, 4), np.float32), format)
     assert PackedMatrix.pack(whole.rows(2, 2)).gemv(np.ones((3, 4), np.float32), impl).shape == (3, 0)
     assert not PackedMatrix.pack(whole.cols(2, 2)).gemv(np.ones((3, 0), np.float32), impl).any()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_prefetch_distance_changes_a_bit(rng: np.random.Generator, format: str) -> None:
+    """Nor does asking for what lies far past the end of the weights fault."""
+    q = quantize(rng.standard_normal((112, 400)).astype(np.float32), format)
+    packed = PackedMatrix.pack(q)
+    before = _kernels.prefetch_bytes()
+    try:
+        for num_tokens in (1, 2, 3):
+            x = rng.standard_normal((num_tokens, 400)).astype(np.float32)
+            want = oracle.matvec_exact(q, x).tobytes()
+            for distance in (0, 1024, 8192, 1 << 30):
+                _kernels.set_prefetch_bytes(distance)
+                assert packed.gemv(x).tobytes() == want
+    finally:
+        _kernels.set_prefetch_bytes(before)
+
+
+def test_tuning_gives_a_distance_that_products_then_use() -> None:
+    before = _kernels.prefetch_bytes()
+    try:
+        _kernels.set_prefetch_bytes(1 << 20)
+        assert tune_prefetch(threads=2) in (0, 1024, 2048, 4096, 8192)
+        assert _kernels.prefetch_bytes() != 1 << 20
+        _kernels.set_prefetch_bytes(1 << 20)
+        assert tune_prefetch(impl="scalar") == 4096  # does not prefetch, so nothing is measured
+    finally:
+        _kernels.set_prefetch_bytes(before)

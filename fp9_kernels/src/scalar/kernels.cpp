@@ -108,7 +108,7 @@ void shift(const float* x, float* out, std::uint32_t n) noexcept {
 }  // namespace
 
 const Kernels& scalar_kernels() noexcept {
-  static constexpr Kernels kernels{"scalar", accumulate, decode_block, silu_mul, can_shift, shift};
+  static constexpr Kernels kernels{"scalar", accumulate, decode_block, silu_mul, can_shift, shift, false};
   return kernels;
 }
 

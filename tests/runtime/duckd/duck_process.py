@@ -26,6 +26,11 @@ def random_address() -> str:
     return f"127.22.{rng.randrange(1, 255)}.{rng.randrange(1, 255)}"
 
 
+def kept_in(store: Path) -> list[str]:
+    """The files of a store, but for what its duck has measured of its own machine."""
+    return sorted(path.name for path in store.iterdir() if path.name != "tuning.json")
+
+
 @dataclass
 class DuckProcess:
     """Started by `start`, ended by leaving the context. stderr goes to `log`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from duckfleet.fp9_kernels import chunk_digest
+from duckfleet.fp9_kernels import chunk_digest, implementations
 from duckfleet.runtime.control import ChunkMissing, duckd_path
 from duckfleet.runtime.wire import DataHeader, FleetKeys
 from tests.runtime.duckd.conftest import place, serve
 from tests.runtime.duckd.data_client import DataClient
-from tests.runtime.duckd.duck_process import DuckProcess, random_address, wait_until
+from tests.runtime.duckd.duck_process import DuckProcess, kept_in, random_address, wait_until
 from tests.runtime.duckd.small_model import Oracle, SmallModel
 
 
@@ -183,7 +184,7 @@ def test_one_chunk_from_several_connections_at_once(tmp_path: Path) -> None:
             list(pool.map(send, range(senders)))
         with duck.control() as control:
             assert control.identity().num_chunks == 1
-    assert [path.name for path in store.iterdir()] == [f"{chunk_digest(chunk)}.chunk"]
+    assert kept_in(store) == [f"{chunk_digest(chunk)}.chunk"]
     with DuckProcess(tmp_path / "second", None, ("--store", str(store))) as duck, duck.control() as control:
         assert control.have([chunk_digest(chunk)]) == [True]
 
@@ -205,7 +206,7 @@ def test_shutdown_may_drop_the_store(tmp_path: Path) -> None:
         with duck.control() as control:
             control.shutdown(drop_store=True)
         assert duck.wait_for_exit() == 0
-    assert list(store.iterdir()) == []
+    assert kept_in(store) == []
 
 
 def test_dropped_chunks_leave_no_file(tmp_path: Path) -> None:
@@ -213,9 +214,9 @@ def test_dropped_chunks_leave_no_file(tmp_path: Path) -> None:
     chunk = model.chunk(0, 0)
     with DuckProcess(tmp_path / "duck", None, ("--store", str(store))) as duck, duck.control() as control:
         control.put_chunk(chunk_digest(chunk), chunk)
-        assert len(list(store.iterdir())) == 1
+        assert len(kept_in(store)) == 1
         control.drop_chunk(chunk_digest(chunk))
-        assert list(store.iterdir()) == []
+        assert kept_in(store) == []
         with pytest.raises(ChunkMissing):
             control.assign(model.assignment([chunk]))
 
@@ -287,3 +288,37 @@ def test_broadcast_reaches_every_duck_of_a_domain(tmp_path: Path) -> None:
         for rank, (_, _, oracle) in enumerate(hosts):
             message = b"".join(got[rank][offset] for offset in sorted(got[rank]))
             assert message == oracle.whole(0, rank, x).tobytes()
+
+
+def tunings(duck: DuckProcess) -> list[str]:
+    """What the duck has logged of its tuning, start by start."""
+    return [line for line in duck.log_text().splitlines() if "event=tuned" in line]
+
+
+@pytest.mark.skipif("avx2" not in implementations(), reason="the scalar kernels have nothing to tune")
+def test_a_machines_tuning_is_measured_once(tmp_path: Path) -> None:
+    """The second start takes the first one's from the store; what another machine or nobody wrote is not believed."""
+    store = tmp_path / "store"
+    duck = DuckProcess(tmp_path, options=("--store", str(store)))
+    kept = store / "tuning.json"
+    with duck:
+        first = json.loads(kept.read_text())
+    with duck:
+        assert json.loads(kept.read_text()) == first
+    other = {**first, "machine": {**first["machine"], "cpu": "another"}}
+    absurd = {**first, "prefetch_bytes": 1 << 40}
+    for text in (json.dumps(other), json.dumps(absurd), "{", "[]", '{"prefetch_bytes": -1}'):
+        kept.write_text(text)
+        with duck:
+            assert json.loads(kept.read_text())["machine"] == first["machine"]
+    sources = [line.split("source=")[1] for line in tunings(duck)]
+    assert sources == ["measured", "kept", *["measured"] * 5]
+    assert f"prefetch_bytes={first['prefetch_bytes']} " in tunings(duck)[1]
+
+
+@pytest.mark.skipif("avx2" not in implementations(), reason="the scalar kernels have nothing to tune")
+def test_a_tuning_that_cannot_be_kept_is_logged(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "tuning.json").mkdir(parents=True)
+    with DuckProcess(tmp_path, options=("--store", str(store))) as duck:
+        assert any("event=tuning_not_kept" in line and "tuning.json" in line for line in duck.log_text().splitlines())
