@@ -18,6 +18,7 @@ FARTHEST_ZONE_S = 14 * 3600.0
 ZONE_TOLERANCE_S = 30.0
 DRIFT_PPM = 250.0  # a crystal with a good battery keeps within some 100 ppm
 LEAST_DRIFT_S = 60.0
+LONGEST_UPTIME = timedelta(days=400)  # a time at boot that is older was not right then
 LEAST_SPAN_S = 6 * 3600.0
 STOOD_STILL_TOLERANCE = 0.1
 
@@ -75,7 +76,10 @@ def clock_was_lost(case: Case) -> Evidence | None:
         if abs(last.offset_s) <= WRONG_BY_A_DAY_S or _always_so(readings):
             return None
         return case.says(case.look.rtc_readings, f"read {last.rtc:%Y-%m-%d %H:%M} at boot", last.host)
-    status = case.look.rtc_status
+    status, log = case.look.rtc_status, case.look.kernel_log
+    at_boot = log.value.clock_at_boot if log.value else None
+    if case.look.rtc_readings.value is None and at_boot is not None and case.look.now - at_boot > LONGEST_UPTIME:
+        return case.says(log, f"the kernel read {at_boot:%Y-%m-%d %H:%M} from it at boot")
     if case.look.rtc_readings.value is not None or status.value is None or status.value.time is None:
         return None
     if abs((status.value.time - case.look.now).total_seconds()) <= WRONG_BY_A_DAY_S:

@@ -294,11 +294,18 @@ IN_FIVE_DAYS = ("2026-03-05T08:00:01", "2026-03-05T08:00:00")
             },
             "dead_cmos_battery",
         ),
+        (
+            {
+                "rtc_reading.txt": None,
+                "dmesg.txt": STARTED + "[ 1.1] rtc_cmos 00:04: setting system clock to 2018-01-01T00:00:09 UTC (1)\n",
+            },
+            "dead_cmos_battery",
+        ),
         ({"df.txt": DF + "/dev/sda2 ext4 61000000 60990000 10000 100% /\n"}, "storage_full"),
         ({"dmesg.txt": STARTED + "[ 9.1] duckd-worker[412]: segfault at 0 ip 0 sp 0 error 4\n"}, "duckd_crashed"),
     ],
 )
-def test_other_drivers_and_tools(changes: dict[str, str], cause: str) -> None:
+def test_other_drivers_and_tools(changes: dict[str, str | None], cause: str) -> None:
     assert diagnosis_of(changes).top_cause == cause
 
 

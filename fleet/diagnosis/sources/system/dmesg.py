@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from duckfleet.fleet.diagnosis.sources.memory.mce import MachineCheck, records
-from duckfleet.fleet.diagnosis.sources.raw import not_an_answer
+from duckfleet.fleet.diagnosis.sources.raw import moment, not_an_answer
 
 MARKS: tuple[tuple[str, str], ...] = (
     ("heat_shutdown", r"critical temperature reached|HARDWARE PROTECTION shutdown \(Temp|thermal.*shutting down"),
@@ -48,6 +49,7 @@ MARKS: tuple[tuple[str, str], ...] = (
     ("memory_corrected", r"EDAC MC[0-9]+: [0-9]+ CE "),
     ("memory_uncorrected", r"EDAC MC[0-9]+: [0-9]+ UE |Memory failure: 0x[0-9a-f]+: |hardware memory error in"),
     ("memory_uncorrected", r"\bbad mem addr\b"),
+    ("clock_set_at_boot", r"setting system clock to [0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{8} UTC"),
     ("clock_jumped", r"Time jumped backwards|Time has been changed|clocksource: .*unstable"),
     ("disk_failing", r"I/O error, dev (?:nvme|sd|mmc)|nvme.*controller is down|Remounting filesystem read-only"),
     ("disk_failing", r"EXT4-fs error|nvme\w*: I/O .*timeout|ata[0-9.]+: failed command"),
@@ -77,6 +79,13 @@ class KernelLog:
         changes = self.of("link_up", "link_down")
         speed = re.search(r"\b([0-9]{1,5}(?:\.5)?) ?([MG])bps", changes[-1].line) if changes else None
         return round(float(speed[1]) * (1000 if speed[2] == "G" else 1)) if speed else None
+
+    @property
+    def clock_at_boot(self) -> datetime | None:
+        """What the kernel read from the RTC, before anything set it."""
+        marks = self.of("clock_set_at_boot")
+        found = re.search(r"([0-9]{4}-[0-9-]{5})[T ]([0-9:]{8}) UTC", marks[-1].line) if marks else None
+        return moment(f"{found[1]}T{found[2]}") if found else None
 
     def of(self, *kinds: str) -> tuple[KernelMark, ...]:
         return tuple(mark for mark in self.marks if mark.kind in kinds)
