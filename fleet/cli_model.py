@@ -11,6 +11,7 @@ from rich.progress import Progress as Bars
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Json, fleet_of
+from duckfleet.fleet.transfers import Source
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.file_lock import held_alone
 from duckfleet.inventory.plan import FORMATS
@@ -166,6 +167,14 @@ def place(
         bool, typer.Option("--by-bandwidth", help="Give a duck that reads slower a smaller slice, by its newest probe.")
     ] = False,
     tp: Annotated[int | None, typer.Option(min=1, max=64, help="How many ducks. Default: all that are ready.")] = None,
+    source: Annotated[
+        Source,
+        typer.Option(
+            "--from",
+            help="Who sends: this host; peers, each chunk once from here and on from duck to duck; auto, peers in the "
+            "domains whose ducks together are faster than this host's port there.",
+        ),
+    ] = Source.AUTO,
     allow_degraded: Annotated[bool, typer.Option("--allow-degraded", help="Take degraded ducks too.")] = False,
     max_age: Annotated[float, typer.Option(min=0.001, metavar="H", help="Oldest probe to rely on, in hours.")] = 12.0,
     json: Json = False,
@@ -191,6 +200,7 @@ def place(
         tp,
         allow_degraded=allow_degraded,
         max_age_s=max_age * 3600,
+        source=source,
     )
 
     def prepare_for(shares: Sequence[float] | None, count: int, room_bytes: Mapping[str, int]) -> compose.PreparedPlan:
@@ -236,6 +246,9 @@ def place(
                         "num_chunks": result.num_chunks,
                         "total_bytes": result.total_bytes,
                         "moved_bytes": result.moved_bytes,
+                        "host_bytes": result.host_bytes,
+                        "peer_bytes": result.peer_bytes,
+                        "detours": result.detours,
                         "error": result.error or None,
                     }
                     for result in outcome.results
@@ -250,27 +263,33 @@ def place(
                 result.duck.name,
                 str(result.num_chunks),
                 console.size(result.total_bytes),
-                console.size(result.moved_bytes),
+                console.size(result.host_bytes),
+                console.size(result.peer_bytes),
                 result.error,
             )
             for result in outcome.results
         ]
-        columns = ("rank", "duck", "chunks", "holds", "moved", "error")
-        console.out.print(console.table(columns, rows, numeric=("rank", "chunks", "holds", "moved")))
+        columns = ("rank", "duck", "chunks", "holds", "from host", "from ducks", "error")
+        console.out.print(console.table(columns, rows, numeric=columns[:1] + columns[2:6]))
         moved = console.size(sum(result.moved_bytes for result in outcome.results))
+        peer_bytes = sum(result.peer_bytes for result in outcome.results)
+        moved += f" moved, {console.size(peer_bytes)} of it from duck to duck" if peer_bytes else " moved"
         what = f"{outcome.plan.model} in {outcome.plan.format} on {outcome.plan.tp} ducks"
         if outcome.standing:
-            console.out.print(f"{what}, generation {outcome.generation}: {moved} moved")
+            console.out.print(f"{what}, generation {outcome.generation}: {moved}")
         else:
             failed = " ".join(result.duck.name for result in outcome.results if result.error)
             console.out.print(
-                f"{what} is not placed, the roster is as it was: {failed} did not get everything ({moved} moved). "
+                f"{what} is not placed, the roster is as it was: {failed} did not get everything ({moved}). "
                 f"Next: `duckctl probe {failed}`, then place again; it moves only what is lacking",
                 soft_wrap=True,
             )
         server = running_server(fleet.state_dir)
         if server is not None and outcome.standing:
             console.note(f"the server at {server.url} goes on with what it began with; restart it to serve this")
+        for result in outcome.results:
+            for detour in result.detours:
+                console.note(f"{result.duck.name} was sent a chunk from here instead: {detour}")
         for missing in outcome.left_out:
             console.note(f"left out: {missing.duck} {missing.reason}")
     if not outcome.standing:

@@ -15,6 +15,8 @@ from duckfleet.fleet.musters import gather, load_current, make_current, save_ros
 from duckfleet.fleet.placing import Moved, PlacementResult, place_all
 from duckfleet.fleet.reach import identify, on_all
 from duckfleet.fleet.rosters import DEFAULT_MAX_AGE_S, Missing, make_roster, muster, room_of, seat, shares
+from duckfleet.fleet.transfers import Source, domains_with_peers
+from duckfleet.fleet.uplinks import links
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.plan import ShardPlan
 from duckfleet.inventory.roster import Roster
@@ -36,6 +38,7 @@ class PlacementRequest:
     tp: int | None = None
     allow_degraded: bool = False
     max_age_s: float = DEFAULT_MAX_AGE_S
+    source: Source = Source.AUTO
 
     @property
     def parts_per_slice(self) -> int:
@@ -81,7 +84,17 @@ def place_model(
     generation = store.next_generation(_seen_generation(fleet, (*ranks, *spares)))
     plan = replace(prepared.plan, generation=generation)
     may_drop = running_server(fleet.state_dir) is None  # else it computes with what an earlier plan left
-    results = place_all(site, keys, plan, (*ranks, *spares), fleet.chunks_dir, report, may_drop=may_drop)
+    reports = {mac: probe.report for mac, probe in store.latest_probes(outcome="ok").items()}
+    results = place_all(
+        site,
+        keys,
+        plan,
+        (*ranks, *spares),
+        fleet.chunks_dir,
+        report,
+        may_drop=may_drop,
+        with_peers=lambda lacking: domains_with_peers(request.source, links(site, lacking, reports)),
+    )
     for result in results:
         store.add_placement(
             generation,
@@ -93,6 +106,8 @@ def place_model(
             moved_bytes=result.moved_bytes,
             outcome="failed" if result.error else "ok",
         )
+        for detour in result.detours:
+            store.log("peer_failed", {"generation": generation, "error": detour}, result.duck)
         if result.error:
             store.log("placing_failed", {"generation": generation, "error": result.error}, result.duck)
     standing = not any(result.error for result in results)

@@ -6,10 +6,14 @@ import contextlib
 import hashlib
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from duckfleet.fleet.peers import Landings, fetch_all
 from duckfleet.fleet.reach import connect, on_all
+from duckfleet.fleet.transfers import Needs, Transfer, schedule
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.plan import Chunk, ShardPlan
 from duckfleet.inventory.site import Duck, Site
@@ -21,9 +25,17 @@ ROOM_TO_WORK_BYTES = 1 << 29
 """What a duck needs beside the packed chunks: one on its way, the system."""
 
 
+class SpoiltHere(MachineError):
+    """This host's own copy of a chunk was damaged; it is removed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """What one duck holds of the plan now. `error` empty: all of it."""
+    """What one duck holds of the plan now. `error` empty: all of it.
+
+    `moved_bytes` came from the host or, `peer_bytes` of them, from other ducks; `detours` says what was to come from a
+    duck and came from the host after all, and why.
+    """
 
     duck: Duck
     rank: int
@@ -31,6 +43,12 @@ class PlacementResult:
     total_bytes: int
     moved_bytes: int
     error: str = ""
+    peer_bytes: int = 0
+    detours: tuple[str, ...] = ()
+
+    @property
+    def host_bytes(self) -> int:
+        return self.moved_bytes - self.peer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,59 +69,142 @@ def place_all(
     report: Callable[[Moved], None] = lambda _moved: None,
     *,
     may_drop: bool = True,
+    with_peers: Callable[[Sequence[Duck]], AbstractSet[str]] = lambda _lacking: frozenset(),
 ) -> list[PlacementResult]:
     """Place the plan on its holders, ranks first, then spares; results in that order. A duck that fails does not stop
     others.
 
     `may_drop`: a duck that lacks the room forgets what is not of this plan, an assignment to another one included.
+    `with_peers` says, of the ducks that lack something, in which domains they fetch from each other. What this host's
+    store lacks is fetched from a duck that holds it, whatever the domain.
     """
     if len(ducks) != len(plan.holders):
         raise OperatorError(f"the plan of {plan.model} is made for {len(plan.holders)} ducks, not {len(ducks)}")
-    rank_of = {duck.mac: rank for rank, duck in enumerate(ducks)}
-    results: dict[str, PlacementResult] = {}
-
-    def work(duck: Duck) -> PlacementResult:
-        return place_one(site, keys, plan, rank_of[duck.mac], duck, chunks_dir, report, may_drop)
-
-    for duck, result in on_all(ducks, work):
-        if isinstance(result, MachineError):
-            wanted = _wanted(plan, rank_of[duck.mac])
-            total = sum(chunk.num_bytes for chunk in wanted.values())
-            result = PlacementResult(duck, rank_of[duck.mac], len(wanted), total, 0, str(result))
-        results[duck.mac] = result
-    return [results[duck.mac] for duck in ducks]
+    with contextlib.ExitStack() as connections:
+        placing = _Placing(site, keys, plan, ducks, chunks_dir, report, may_drop, connections)
+        placing.survey()
+        return placing.move(with_peers)
 
 
-def place_one(
-    site: Site,
-    keys: FleetKeys | None,
-    plan: ShardPlan,
-    rank: int,
-    duck: Duck,
-    chunks_dir: Path,
-    report: Callable[[Moved], None],
-    may_drop: bool,
-) -> PlacementResult:
-    """Send one duck what it lacks. Raises a `MachineError` naming the duck when that cannot be done."""
-    wanted = _wanted(plan, rank)
-    total_bytes = sum(chunk.num_bytes for chunk in wanted.values())
-    with connect(site, duck, keys) as client:
-        held = client.have(list(wanted))
-        lacking = [chunk for chunk, is_held in zip(wanted.values(), held, strict=True) if not is_held]
-        to_move_bytes = sum(chunk.num_bytes for chunk in lacking)
-        available_bytes = client.identity().mem_available_bytes
-        if may_drop and 0 < available_bytes < to_move_bytes + ROOM_TO_WORK_BYTES:
-            client.keep_only(list(wanted))  # what an earlier plan left here
-        report(Moved(duck, to_move_bytes, 0))
-        for chunk in lacking:
-            put_file(
-                client,
-                duck,
-                chunks_dir / chunk.digest,
-                chunk.num_bytes,
-                lambda sent: report(Moved(duck, to_move_bytes, sent)),
-            )
-    return PlacementResult(duck, rank, len(wanted), total_bytes, to_move_bytes)
+class _Placing:
+    """One placement: who lacks what, then all ducks at once."""
+
+    def __init__(
+        self,
+        site: Site,
+        keys: FleetKeys | None,
+        plan: ShardPlan,
+        ducks: Sequence[Duck],
+        chunks_dir: Path,
+        report: Callable[[Moved], None],
+        may_drop: bool,
+        connections: contextlib.ExitStack,
+    ) -> None:
+        self._site, self._keys, self._ducks, self._chunks_dir = site, keys, ducks, chunks_dir
+        self._report, self._may_drop, self._connections = report, may_drop, connections
+        self._clients: dict[int, ControlClient] = {}
+        self._place = {duck.mac: place for place, duck in enumerate(ducks)}
+        self._wanted = [_wanted(plan, place) for place in range(len(ducks))]
+        self._needs = [Needs(duck.domain, {}) for duck in ducks]
+        self._failed: dict[int, MachineError] = {}
+
+    def survey(self) -> None:
+        """Ask every duck what it holds of what it is to hold."""
+
+        def ask(duck: Duck) -> Needs:
+            place = self._place[duck.mac]
+            wanted = self._wanted[place]
+            client = self._clients[place] = self._connections.enter_context(connect(self._site, duck, self._keys))
+            held = dict(zip(wanted, client.have(list(wanted)), strict=True))
+            lacking = {digest: chunk.num_bytes for digest, chunk in wanted.items() if not held[digest]}
+            return Needs(duck.domain, lacking, wanted.keys() - lacking.keys())
+
+        for duck, needs in on_all(self._ducks, ask):
+            if isinstance(needs, MachineError):
+                self._failed[self._place[duck.mac]] = needs
+            else:
+                self._needs[self._place[duck.mac]] = needs
+
+    def move(self, with_peers: Callable[[Sequence[Duck]], AbstractSet[str]]) -> list[PlacementResult]:
+        """Bring every duck what it lacks."""
+        lacking = [duck for duck, needs in zip(self._ducks, self._needs, strict=True) if needs.lacking]
+        not_here = {
+            digest
+            for digest in {digest for needs in self._needs for digest in needs.lacking}
+            if not (self._chunks_dir / digest).exists()
+        }
+        transfers = schedule(self._needs, with_peers(lacking), not_here)
+        landings = Landings([needs.held for needs in self._needs])
+        results = {place: self._result(place, error=str(error)) for place, error in self._failed.items()}
+        for place in results:
+            landings.ended(place)
+
+        def work(duck: Duck) -> PlacementResult:
+            place = self._place[duck.mac]
+            try:
+                return self._fill(place, transfers[place], landings)
+            finally:
+                landings.ended(place)
+
+        reached = [duck for duck in self._ducks if self._place[duck.mac] not in results]
+        for duck, result in on_all(reached, work, at_once=max(1, len(reached))):  # they wait for each other
+            place = self._place[duck.mac]
+            results[place] = self._result(place, error=str(result)) if isinstance(result, MachineError) else result
+        return [results[place] for place in range(len(self._ducks))]
+
+    def _fill(self, place: int, transfers: Sequence[Transfer], landings: Landings) -> PlacementResult:
+        """One duck: what the host sends, what it fetches meanwhile, and from the host what it could not fetch."""
+        duck = self._ducks[place]
+        to_move_bytes = sum(transfer.num_bytes for transfer in transfers)
+        of_peers = [transfer for transfer in transfers if transfer.giver is not None]
+        givers = {t.giver: self._ducks[t.giver] for t in of_peers if t.giver is not None}
+
+        def moved(num_bytes: int) -> None:
+            self._report(Moved(duck, to_move_bytes, num_bytes))
+
+        def send(transfer: Transfer) -> None:
+            put_file(client, duck, self._chunks_dir / transfer.digest, transfer.num_bytes, moved)
+            landings.landed(place, transfer.digest)
+
+        client = self._clients[place]
+        with ThreadPoolExecutor(1, f"fetch-{duck.name}") as fetcher:
+            available_bytes = client.identity().mem_available_bytes
+            if self._may_drop and 0 < available_bytes < to_move_bytes + ROOM_TO_WORK_BYTES:
+                client.keep_only(list(self._wanted[place]))  # what an earlier plan left here
+            moved(0)
+            fetching = None
+            if of_peers:
+                fetching = fetcher.submit(
+                    fetch_all,
+                    self._site,
+                    self._keys,
+                    duck,
+                    of_peers,
+                    givers,
+                    landings,
+                    lambda transfer: moved(transfer.num_bytes),
+                )
+            try:
+                for transfer in transfers[: len(transfers) - len(of_peers)]:
+                    send(transfer)
+            finally:
+                landings.ended(place)
+            left = fetching.result() if fetching else []
+            for transfer, reason in left:
+                if not (self._chunks_dir / transfer.digest).exists():
+                    raise MachineError(f"{reason}; and this host's store in {self._chunks_dir} lacks it too")
+                send(transfer)
+        peer_bytes = sum(t.num_bytes for t in of_peers) - sum(t.num_bytes for t, _ in left)
+        return self._result(place, to_move_bytes, peer_bytes=peer_bytes, detours=tuple(reason for _, reason in left))
+
+    def _result(
+        self, place: int, moved_bytes: int = 0, *, error: str = "", peer_bytes: int = 0, detours: tuple[str, ...] = ()
+    ) -> PlacementResult:
+        wanted = self._wanted[place]
+        total_bytes = sum(chunk.num_bytes for chunk in wanted.values())
+        return PlacementResult(
+            self._ducks[place], place, len(wanted), total_bytes, moved_bytes, error, peer_bytes, detours
+        )
 
 
 def put_file(
@@ -115,7 +216,8 @@ def put_file(
 ) -> None:
     """Send the duck a chunk of the store, whose file is named by its digest; again when it was spoilt on its way.
 
-    Raises a `MachineError` that names the duck, `OperatorError` for a file that cannot be read or has another length.
+    Raises a `MachineError` that names the duck (`SpoiltHere`: this host's copy is damaged), `OperatorError` for a file
+    that cannot be read or has another length.
     """
     digest = path.name
     with _mapped(path, num_bytes) as content:
@@ -130,10 +232,10 @@ def put_file(
                     raise
 
 
-def _spoilt_here(duck: Duck, path: Path) -> MachineError:
+def _spoilt_here(duck: Duck, path: Path) -> SpoiltHere:
     """Remove a chunk of which this host's own copy is damaged, so that it is made again."""
     path.unlink(missing_ok=True)
-    return MachineError(
+    return SpoiltHere(
         f"duck {duck.name} lacks chunk {path.name[:12]}…, and this host's copy of it in {path.parent} was damaged: "
         "it is removed now, `duckctl place` again makes it anew"
     )

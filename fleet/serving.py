@@ -90,9 +90,10 @@ def serve_model(fleet: FleetContext, request: ServeRequest, say: Callable[[str],
     if against:
         raise NotGreen(refusal(standing, against))
     ducks = [duck for entry in standing.roster.entries if (duck := fleet.site.find(entry.duck)) is not None]
+    spares = [duck for entry in standing.roster.spares if (duck := fleet.site.find(entry.duck)) is not None]
     generation = standing.roster.generation
     evidence = {"model": standing.model, "generation": generation}
-    with only_server(fleet.state_dir), _Serving(fleet, store, ducks, evidence) as serving:
+    with only_server(fleet.state_dir), _Serving(fleet, store, ducks, spares, evidence) as serving:
 
         def on_ready(url: str) -> None:
             serving.started(url)
@@ -131,11 +132,17 @@ class _Serving:
     """
 
     def __init__(
-        self, fleet: FleetContext, store: Store, ducks: Sequence[Duck], evidence: Mapping[str, object]
+        self,
+        fleet: FleetContext,
+        store: Store,
+        ducks: Sequence[Duck],
+        spares: Sequence[Duck],
+        evidence: Mapping[str, object],
     ) -> None:
         self.fleet = fleet
         self.store = store
         self.ducks = ducks
+        self.spares = spares
         self.evidence = evidence
         # The thread that decodes only leaves a note here: it never waits for the store.
         self._noted: queue.SimpleQueue[_Note | None] = queue.SimpleQueue()
@@ -192,10 +199,11 @@ class _Serving:
                 continue  # the disk may be full for a while; tokens still flow
 
     def _heal(self) -> None:
-        """Send chunks again that the ducks' scrubs found damaged."""
+        """Bring chunks again that the ducks' scrubs found damaged, spares' among them."""
         fleet = self.fleet
         states = self.store.ducks()
         there = [duck for duck in self.ducks if states[duck.mac].state == "serving"]
+        there += [duck for duck in self.spares if states[duck.mac].state == "placed"]
         for healing in heal(fleet.site, fleet.keys, there, fleet.chunks_dir):
             for digest in healing.mended:
                 self.store.log("chunk_mended", {"digest": digest}, healing.duck)

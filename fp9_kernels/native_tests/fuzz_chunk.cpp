@@ -21,7 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   WeightMemory memory(info.packed_bytes);
   if (pack_chunk(bytes, memory.bytes())) return 0;
   const std::optional<PackedChunk> chunk = PackedChunk::open(memory.bytes());
-  if (!chunk) std::abort();
+  if (!chunk || chunk->logical_bytes() != size) std::abort();
+  std::vector<std::byte> unpacked(size);
+  chunk->unpack(unpacked);
+  if (std::memcmp(unpacked.data(), data, size) != 0) std::abort();
   std::vector<float> x(info.hidden, 0.5f), y(info.hidden);
   Team team(1);
   Workspace workspace;

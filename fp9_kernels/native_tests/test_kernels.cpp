@@ -48,6 +48,24 @@ std::optional<Packed> pack(const std::vector<std::byte>& logical) {
   return Packed{std::move(memory), std::move(*view)};
 }
 
+std::vector<std::byte> unpacked(const PackedChunk& chunk) {
+  std::vector<std::byte> logical(chunk.logical_bytes());
+  chunk.unpack(logical);
+  return logical;
+}
+
+void unpacking_gives_back_every_byte() {
+  std::mt19937 rng(23);
+  for (const Format format : {Format::kF32, Format::kBf16, Format::kE4m3, Format::kFp9}) {
+    for (const std::uint32_t hidden : {1u, 15u, 16u, 127u, 144u, 300u}) {
+      const auto chunk = make_chunk(format, hidden, {{0, 0, 16}, {2, 112, 48}, {3, 16, 0}, {7, 240, 272}}, rng);
+      const std::optional<Packed> packed = pack(chunk);
+      CHECK(packed.has_value());
+      CHECK(unpacked(packed->view) == chunk);
+    }
+  }
+}
+
 void mutated_chunks_never_crash() {
   std::mt19937 rng(1);
   std::size_t accepted = 0;
@@ -61,7 +79,10 @@ void mutated_chunks_never_crash() {
     if (rng() % 8 == 0) chunk.resize(rng() % (chunk.size() + 1));
     if (rng() % 8 == 0) chunk.resize(chunk.size() + rng() % 40);
     chunk.shrink_to_fit();  // so that the sanitizer sees a read past the end
-    if (pack(chunk)) ++accepted;
+    const auto packed = pack(chunk);
+    if (!packed) continue;
+    ++accepted;
+    CHECK(unpacked(packed->view) == chunk);
   }
   CHECK(accepted > 1000);
 }
@@ -248,6 +269,7 @@ void selection_never_falls_back() {
 }  // namespace
 
 int main() {
+  unpacking_gives_back_every_byte();
   mutated_chunks_never_crash();
   a_packed_chunk_opens_only_whole();
   ffn_stays_within_its_buffers();

@@ -41,6 +41,14 @@ constexpr std::uint64_t code_bytes(Format format, std::uint64_t weights) noexcep
   return 0;
 }
 
+// Bytes of a section in a logical chunk, after its header.
+std::uint64_t body_bytes(Format format, std::uint32_t hidden, std::uint32_t col0, std::uint32_t num_cols) noexcept {
+  std::uint64_t bytes = 3 * code_bytes(format, std::uint64_t{num_cols} * hidden);
+  if (has_scales(format))
+    bytes += 3 * sizeof(float) * tiles_touched(col0, num_cols) * std::uint64_t{tiles_touched(0, hidden)};
+  return bytes;
+}
+
 std::string check_bounds(const SectionInfo& section, std::int64_t previous_expert) {
   const std::string name = "expert " + std::to_string(section.expert);
   if (section.expert > kMaxExpertId) return name + ": its id is over " + std::to_string(kMaxExpertId);
@@ -138,6 +146,29 @@ std::optional<std::string> pack_section(const ChunkInfo& info, const SectionInfo
   return std::nullopt;
 }
 
+void unpack_section(Format format, std::uint32_t hidden, const PackedChunk::Section& section, std::byte* out) noexcept {
+  const std::uint64_t weights = std::uint64_t{section.num_cols} * hidden;
+  const PanelShape gate = PanelShape::of(section.col0, section.num_cols, 0, hidden);
+  const PanelShape down = PanelShape::of(0, hidden, section.col0, section.num_cols);
+  struct Piece {
+    const MatrixView& view;
+    const PanelShape& shape;
+    std::uint32_t row0, panel0, panel_step;
+  };
+  const Piece pieces[] = {{section.gate_up, gate, section.col0, 0, 2},
+                          {section.gate_up, gate, section.col0, 1, 2},
+                          {section.down, down, 0, 0, 1}};
+  for (const Piece& piece : pieces) {
+    unpack_rows(piece.view, piece.shape, piece.panel0, piece.panel_step, out, out + weights);
+    out += code_bytes(format, weights);
+  }
+  if (!has_scales(format)) return;
+  for (const Piece& piece : pieces) {
+    unpack_scales(piece.view, piece.shape, piece.row0, piece.panel0, piece.panel_step, out);
+    out += sizeof(float) * tiles_touched(section.col0, section.num_cols) * std::uint64_t{tiles_touched(0, hidden)};
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> parse_chunk(std::span<const std::byte> logical, ChunkInfo& info) {
@@ -178,11 +209,7 @@ std::optional<std::string> parse_chunk(std::span<const std::byte> logical, Chunk
       return "the reserved field of section " + std::to_string(i) + " is not zero";
     if (std::string error = check_bounds(section, previous_expert); !error.empty()) return error;
     at += kSectionBytes;
-    const std::uint64_t weights = std::uint64_t{section.num_cols} * info.hidden;
-    std::uint64_t body = 3 * code_bytes(info.format, weights);
-    if (has_scales(info.format))
-      body += 3 * sizeof(float) * tiles_touched(section.col0, section.num_cols) *
-              std::uint64_t{tiles_touched(0, info.hidden)};
+    const std::uint64_t body = body_bytes(info.format, info.hidden, section.col0, section.num_cols);
     if (logical.size() - at < body)
       return "chunk ends inside expert " + std::to_string(section.expert) + ": it needs " + std::to_string(body) +
              " bytes, " + std::to_string(logical.size() - at) + " are left";
@@ -213,10 +240,7 @@ std::optional<std::string> pack_chunk(std::span<const std::byte> logical, std::s
     const SectionLayout layout = lay_out(info.format, info.hidden, section, place);
     at += kSectionBytes;
     if (auto error = pack_section(info, section, logical.data() + at, out, layout)) return error;
-    at += 3 * code_bytes(info.format, std::uint64_t{section.num_cols} * info.hidden);
-    if (has_scales(info.format))
-      at += 3 * sizeof(float) * tiles_touched(section.col0, section.num_cols) *
-            std::uint64_t{tiles_touched(0, info.hidden)};
+    at += body_bytes(info.format, info.hidden, section.col0, section.num_cols);
     place = layout.end;
   }
   write(out + 4, kPackedVersion);
@@ -271,6 +295,34 @@ std::optional<PackedChunk> PackedChunk::open(std::span<const std::byte> packed) 
   }
   if (at != chunk.packed_bytes_ || packed.size() < at) return std::nullopt;
   return chunk;
+}
+
+std::uint64_t PackedChunk::logical_bytes() const noexcept {
+  std::uint64_t bytes = kHeaderBytes;
+  for (const Section& section : sections_)
+    bytes += kSectionBytes + body_bytes(format_, hidden_, section.col0, section.num_cols);
+  return bytes;
+}
+
+void PackedChunk::unpack(std::span<std::byte> logical_out) const noexcept {
+  std::byte* out = logical_out.data();
+  write(out, kLogicalMagic);
+  write(out + 4, kLogicalVersion);
+  write(out + 6, static_cast<std::uint8_t>(format_));
+  write(out + 8, layer_);
+  write(out + 12, hidden_);
+  write(out + 16, static_cast<std::uint32_t>(sections_.size()));
+  write(out + 20, slice_);
+  write(out + 22, part_);
+  write(out + 24, intermediate_);
+  out += kHeaderBytes;
+  for (const Section& section : sections_) {
+    write(out, section.expert);
+    write(out + 4, section.col0);
+    write(out + 8, section.num_cols);
+    unpack_section(format_, hidden_, section, out + kSectionBytes);
+    out += kSectionBytes + body_bytes(format_, hidden_, section.col0, section.num_cols);
+  }
 }
 
 }  // namespace duckfleet::kernels

@@ -61,6 +61,10 @@ class PackedChunk {
   std::uint16_t part() const noexcept { return part_; }
   std::span<const Section> sections() const noexcept { return sections_; }
   std::uint64_t packed_bytes() const noexcept { return packed_bytes_; }
+  std::uint64_t logical_bytes() const noexcept;  // of the chunk that this was packed from
+
+  // Writes that chunk, byte for byte: packing loses nothing. `logical_out` has logical_bytes(), all zero.
+  void unpack(std::span<std::byte> logical_out) const noexcept;
 
  private:
   Format format_ = Format::kF32;

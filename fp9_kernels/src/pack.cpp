@@ -1,5 +1,6 @@
 #include "pack.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace duckfleet::kernels {
@@ -70,6 +71,78 @@ void encode_block(const std::uint32_t (&codes)[kPanelRows][kBlockK], std::byte* 
   }
 }
 
+// The codes [row][k] of a block, as encode_block() took them.
+template <Format F>
+void decode_codes(const std::byte* block, std::uint32_t stride, std::uint32_t (&codes)[kPanelRows][kBlockK]) noexcept {
+  const auto unit_at = [](const std::byte* at) {
+    std::uint16_t bits;
+    std::memcpy(&bits, at, 2);
+    return std::uint32_t{bits};
+  };
+  for (std::uint32_t unit = 0; unit < kPanelRows; ++unit) {
+    const std::uint32_t row = unit_row(unit);
+    std::uint32_t* out = codes[row];
+    if constexpr (F == Format::kF32) {
+      for (std::uint32_t k = 0; k < kBlockK; ++k)
+        std::memcpy(&out[k], block + std::uint64_t{2 * k + row / 8} * stride + row % 8 * 4, 4);
+    } else if constexpr (F == Format::kBf16) {
+      for (std::uint32_t k = 0; k < kBlockK; ++k) out[k] = unit_at(block + std::uint64_t{k} * stride + unit * 2);
+    } else if constexpr (F == Format::kE4m3) {
+      for (std::uint32_t v = 0; v < kBlockK / 2; ++v) {
+        const std::uint32_t pair = unit_at(block + std::uint64_t{v} * stride + unit * 2);
+        out[2 * v] = pair & 0xFF;
+        out[2 * v + 1] = pair >> 8;
+      }
+    } else {
+      const std::uint32_t signs = unit_at(block + unit * 2);
+      for (std::uint32_t v = 0; v < kBlockK / 2; ++v) {
+        const std::uint32_t even = unit_at(block + std::uint64_t{1 + v} * stride + unit * 2);
+        const std::uint32_t odd = ((even << 8 | even >> 8) ^ signs << v) & 0xFFFF;
+        out[2 * v] = even >> 15 << 8 | (even >> 4 & 0xFF);
+        out[2 * v + 1] = odd >> 15 << 8 | (odd >> 4 & 0xFF);
+      }
+    }
+  }
+}
+
+template <Format F>
+void put_code(std::uint32_t code, std::uint64_t i, std::byte* codes, std::byte* signs) noexcept {
+  if constexpr (F == Format::kF32) {
+    std::memcpy(codes + i * 4, &code, 4);
+  } else if constexpr (F == Format::kBf16) {
+    const auto bits = static_cast<std::uint16_t>(code);
+    std::memcpy(codes + i * 2, &bits, 2);
+  } else {
+    codes[i] = static_cast<std::byte>(code);
+    if constexpr (F == Format::kFp9) signs[i / 8] |= static_cast<std::byte>((code >> 8) << (i % 8));
+  }
+}
+
+template <Format F>
+void unpack_format(const MatrixView& view, const PanelShape& shape, std::uint32_t panel0, std::uint32_t panel_step,
+                   std::byte* out, std::byte* signs) noexcept {
+  const std::uint32_t num_panels = (shape.row_lead + shape.num_rows + kPanelRows - 1) / kPanelRows;
+  std::uint32_t codes[kPanelRows][kBlockK];
+  for (std::uint32_t panel = 0; panel < num_panels; ++panel) {
+    const std::uint32_t source = panel0 + panel * panel_step;
+    const std::byte* block = view.block(source, 0);
+    const std::uint32_t stride = view.vector_stride(source);
+    const std::uint64_t next = view.group_width(view.group_of(source)) * block_bytes(F);
+    for (std::uint32_t b = 0; b < shape.num_blocks; ++b, block += next) {
+      decode_codes<F>(block, stride, codes);
+      const std::uint32_t col = b * kBlockK;
+      const std::uint32_t first = col < shape.col_lead ? shape.col_lead - col : 0;
+      const std::uint32_t end = std::min(kBlockK, shape.col_lead + shape.num_cols - col);
+      for (std::uint32_t r = 0; r < kPanelRows; ++r) {
+        const std::uint32_t row = panel * kPanelRows + r - shape.row_lead;  // wraps before the first
+        if (row >= shape.num_rows) continue;
+        const std::uint64_t at = std::uint64_t{row} * shape.num_cols + col - shape.col_lead;
+        for (std::uint32_t k = first; k < end; ++k) put_code<F>(codes[r][k], at + k, out, signs);
+      }
+    }
+  }
+}
+
 template <Format F>
 std::optional<Position> pack_format(const CodeMatrix& source, const PanelShape& shape, const MatrixView& view,
                                     std::byte* blocks, std::uint32_t panel0, std::uint32_t panel_step) noexcept {
@@ -117,6 +190,29 @@ void pack_scales(const std::byte* scales, const PanelShape& shape, std::uint32_t
     for (std::uint32_t tile = 0; tile < shape.num_tiles; ++tile)
       std::memcpy(out + view.scale_index(panel0 + p * panel_step, tile),
                   scales + (std::uint64_t{row_tile} * shape.num_tiles + tile) * sizeof(float), sizeof(float));
+  }
+}
+
+void unpack_rows(const MatrixView& view, const PanelShape& shape, std::uint32_t panel0, std::uint32_t panel_step,
+                 std::byte* codes, std::byte* signs) noexcept {
+  if (shape.num_rows == 0 || shape.num_cols == 0) return;
+  switch (view.format) {
+    case Format::kF32: return unpack_format<Format::kF32>(view, shape, panel0, panel_step, codes, signs);
+    case Format::kBf16: return unpack_format<Format::kBf16>(view, shape, panel0, panel_step, codes, signs);
+    case Format::kE4m3: return unpack_format<Format::kE4m3>(view, shape, panel0, panel_step, codes, signs);
+    case Format::kFp9: return unpack_format<Format::kFp9>(view, shape, panel0, panel_step, codes, signs);
+  }
+}
+
+void unpack_scales(const MatrixView& view, const PanelShape& shape, std::uint32_t row0, std::uint32_t panel0,
+                   std::uint32_t panel_step, std::byte* scales) noexcept {
+  const std::uint32_t first_row = row0 - shape.row_lead;
+  const std::uint32_t num_panels = (shape.row_lead + shape.num_rows + kPanelRows - 1) / kPanelRows;
+  for (std::uint32_t p = 0; p < num_panels; ++p) {  // the panels of a tile all have its scale
+    const std::uint32_t row_tile = (first_row + p * kPanelRows) / kTile - row0 / kTile;
+    for (std::uint32_t tile = 0; tile < shape.num_tiles; ++tile)
+      std::memcpy(scales + (std::uint64_t{row_tile} * shape.num_tiles + tile) * sizeof(float),
+                  view.scale(panel0 + p * panel_step, tile), sizeof(float));
   }
 }
 

@@ -25,6 +25,12 @@ std::optional<Position> pack_rows(const CodeMatrix& source, const PanelShape& sh
 void pack_scales(const std::byte* scales, const PanelShape& shape, std::uint32_t row0, const MatrixView& view, float* out,
                  std::uint32_t panel0, std::uint32_t panel_step) noexcept;
 
+// The other way round, byte for byte. `signs` (fp9 only) must be zero where it is written to.
+void unpack_rows(const MatrixView& view, const PanelShape& shape, std::uint32_t panel0, std::uint32_t panel_step,
+                 std::byte* codes, std::byte* signs) noexcept;
+void unpack_scales(const MatrixView& view, const PanelShape& shape, std::uint32_t row0, std::uint32_t panel0,
+                   std::uint32_t panel_step, std::byte* scales) noexcept;
+
 // The weights (code * scale) of a packed matrix as f32 [num_rows, num_cols].
 void unpack(const Kernels& kernels, const MatrixView& view, const PanelShape& shape, float* out) noexcept;
 

@@ -19,6 +19,7 @@ from .errors import (
     ModelDigestMismatch,
     NotAssigned,
     NumLayersMismatch,
+    PeerFailed,
     ProtocolVersionMismatch,
     ProtocolViolation,
     RankMismatch,
@@ -29,7 +30,7 @@ from .errors import (
     TpMismatch,
     WireDtypeMismatch,
 )
-from .records import Assignment, Identity, SessionConfig
+from .records import Assignment, Identity, SessionConfig, Ticket
 from .releases import host_release, release_remark
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "ModelDigestMismatch",
     "NotAssigned",
     "NumLayersMismatch",
+    "PeerFailed",
     "ProtocolVersionMismatch",
     "ProtocolViolation",
     "RankMismatch",
@@ -59,6 +61,7 @@ __all__ = [
     "ShardDigestMismatch",
     "StaleGeneration",
     "TagAlgorithmMismatch",
+    "Ticket",
     "TooManyConnections",
     "TpMismatch",
     "WireDtypeMismatch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -12,6 +13,8 @@ from duckfleet.runtime.wire import (
     ChunkBegin,
     ChunkData,
     ChunkDrop,
+    ChunkFetch,
+    ChunkOffer,
     ControlType,
     FleetKeys,
     IdentityReply,
@@ -30,7 +33,7 @@ from duckfleet.runtime.wire.constants import (
 
 from .connection import ControlConnection
 from .errors import ProtocolViolation
-from .records import Assignment, Identity, SessionConfig
+from .records import Assignment, Identity, SessionConfig, Ticket
 
 _PIECE_BYTES = MAX_CONTROL_PAYLOAD - 4096
 _PROBE_TIMEOUT_S, _QUICK_PROBE_TIMEOUT_S = 30.0, 10.0
@@ -106,6 +109,30 @@ class ControlClient:
             ControlType.OK,
             self._timeout_s + _CHUNK_END_S + len(view) / _CHUNK_END_BYTES_PER_S,
         )
+
+    def offer_chunk(self, ticket: Ticket, lifetime_s: int = 60) -> None:
+        """Let whoever has the ticket get its chunk from this duck, once and within so long."""
+        offer = ChunkOffer(ticket.number, ticket.secret, bytes.fromhex(ticket.digest), lifetime_s)
+        self._request(ControlType.CHUNK_OFFER, offer.pack(), ControlType.OK)
+
+    def fetch_chunk(
+        self, ticket: Ticket, address: str, port: int, *, silence_s: float = 10.0, limit_s: float = 60.0
+    ) -> None:
+        """Have the duck fetch the ticket's chunk from the one at `address`, to which it was offered.
+
+        Returns when it is verified and kept; held already: a no-op. The duck gives up on a peer that is silent for
+        `silence_s`, and after `limit_s`. Raises `PeerFailed` when the chunk did not come.
+        """
+        fetch = ChunkFetch(
+            ticket=ticket.number,
+            secret=ticket.secret,
+            digest=bytes.fromhex(ticket.digest),
+            address=ipaddress.IPv4Address(address).packed,
+            port=port,
+            silence_ms=round(1000 * silence_s),
+            limit_ms=round(1000 * limit_s),
+        )
+        self._request(ControlType.CHUNK_FETCH, fetch.pack(), ControlType.OK, self._timeout_s + _CHUNK_END_S + limit_s)
 
     def drop_chunk(self, digest: str) -> None:
         """Forget a chunk. Raises `ChunkInUse` when it is assigned."""

@@ -105,6 +105,10 @@ class DuckOutOfMemory(DuckRefused):
     """There is no room for the chunk."""
 
 
+class PeerFailed(DuckRefused):
+    """A chunk that the duck was to fetch did not come from the other duck; the message names that and the chunk."""
+
+
 class ChunkInUse(DuckRefused):
     """An assigned chunk cannot be dropped."""
 
@@ -132,6 +136,7 @@ _TYPES: dict[ErrorCode, type[DuckRefused | IdentityMismatch]] = {
     ErrorCode.CHUNK_SIZE: ChunkSizeRefused,
     ErrorCode.NO_MEMORY: DuckOutOfMemory,
     ErrorCode.CHUNK_IN_USE: ChunkInUse,
+    ErrorCode.PEER_FAILED: PeerFailed,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -126,6 +127,20 @@ class Assignment:
             model_digest=bytes.fromhex(self.model_digest),
         )
         return header.pack() + b"".join(map(bytes.fromhex, self.digests))
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Makes two ducks know each other for one chunk: the one that holds it is told of it, and the one that fetches."""
+
+    number: int
+    secret: bytes = field(repr=False)  # 32 random bytes
+    digest: str
+
+    @classmethod
+    def make(cls, digest: str) -> Self:
+        """A fresh one. It is good for one connection."""
+        return cls(secrets.randbits(64), secrets.token_bytes(32), digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ struct ControlCounters {
   Counter connections, closed, evicted, refused, timeouts;
   Counter malformed, wrong_version, auth_failed, auth_missing, unknown_type;
   Counter requests, refusals, chunks_stored, chunk_bytes_received, chunks_refused;
+  Counter chunks_fetched, chunks_given;  // from and to other ducks
 };
 
 struct ScrubCounters {

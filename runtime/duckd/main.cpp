@@ -17,6 +17,7 @@
 #include "counters.hpp"
 #include "data_plane.hpp"
 #include "dispatch.hpp"
+#include "fetching.hpp"
 #include "handlers.hpp"
 #include "keys.hpp"
 #include "layout.hpp"
@@ -93,6 +94,7 @@ int serve(const Options& options) {
   placement.resume();
   const Scrub scrub(store, counters.scrub, std::uint64_t{options.scrub_mib_per_s} << 20);
 
+  PeerFetcher fetcher;
   const auto started = std::chrono::steady_clock::now();
   DuckContext duck{.store = store,
                    .placement = placement,
@@ -104,6 +106,7 @@ int serve(const Options& options) {
                        },
                    .probe_json = probe_json,
                    .shut_down = [] { kill(getpid(), SIGTERM); },
+                   .fetch = [&](const auto& request, const auto& take) { return fetcher.fetch(request, take); },
                    .num_threads = static_cast<std::uint16_t>(num_threads),
                    .num_cpus = static_cast<std::uint16_t>(num_cores),
                    .data_port = options.data_port,
@@ -127,6 +130,7 @@ int serve(const Options& options) {
   int signal = 0;
   sigwait(&signals, &signal);
   log_info("ending").with("signal", signal);
+  fetcher.stop();
   control.stop();
   return 0;
 }

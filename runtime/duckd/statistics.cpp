@@ -60,6 +60,8 @@ Json control(const ControlCounters& c) {
           {"refusals", c.refusals.get()},
           {"chunks_stored", c.chunks_stored.get()},
           {"chunks_refused", c.chunks_refused.get()},
+          {"chunks_fetched", c.chunks_fetched.get()},
+          {"chunks_given", c.chunks_given.get()},
           {"chunk_bytes_received", c.chunk_bytes_received.get()}};
 }
 

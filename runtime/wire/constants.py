@@ -25,6 +25,9 @@ MAX_TP = 64
 DIGEST_BYTES = 32
 MAX_HAVE = 8192
 MAX_ASSIGN = 16384
+MAX_OFFERS = 64
+MAX_OFFER_SECONDS = 3600
+MAX_FETCH_MS = 3600_000
 
 IDENTITY_ASSIGNED = 1
 IDENTITY_CONFIGURED = 2
@@ -78,6 +81,7 @@ class ControlType(IntEnum):
     HELLO_REPLY = 2
     OK = 3
     ERROR = 4
+    PEER_HELLO = 5
     IDENTITY = 10
     IDENTITY_REPLY = 11
     CONFIGURE = 12
@@ -89,6 +93,9 @@ class ControlType(IntEnum):
     CHUNK_END = 24
     CHUNK_DROP = 25
     CHUNK_KEEP = 26
+    CHUNK_OFFER = 27
+    CHUNK_FETCH = 28
+    CHUNK_GET = 29
     STATS = 30
     STATS_REPLY = 31
     PROBE = 32
@@ -133,3 +140,4 @@ class ErrorCode(IntEnum):
     NO_MEMORY = 43
     CHUNK_IN_USE = 44
     CHUNK_ORDER = 45
+    PEER_FAILED = 46

@@ -31,6 +31,7 @@ std::string_view name(ErrorCode code) noexcept {
     case ErrorCode::kNoMemory: return "no_memory";
     case ErrorCode::kChunkInUse: return "chunk_in_use";
     case ErrorCode::kChunkOrder: return "chunk_order";
+    case ErrorCode::kPeerFailed: return "peer_failed";
   }
   return "unknown";
 }

@@ -4,10 +4,14 @@
 #include <cstring>
 #include <string_view>
 
+#include "control_frame.hpp"
+
 namespace duckfleet::wire {
 namespace {
 
 constexpr std::string_view kProtocolName = "duckfleet control v1: KNpsk2 X25519 BLAKE2b secretstream";
+constexpr std::string_view kPeerProtocolName = "duckfleet peer v1: NNpsk2 X25519 BLAKE2b secretstream";
+constexpr std::string_view kConfirm = "confirm", kToDuck = "host to duck", kFromDuck = "duck to host";
 
 using Root = std::array<std::uint8_t, 64>;
 
@@ -17,6 +21,31 @@ const std::uint8_t* as_bytes(std::string_view text) noexcept {
 
 void derive(const Root& root, std::string_view label, std::span<std::uint8_t> out) noexcept {
   crypto_generichash(out.data(), out.size(), as_bytes(label), label.size(), root.data(), root.size());
+}
+
+// `secrets` are X25519 agreements, one after the other.
+Root root_of(std::span<const std::uint8_t> key, const std::array<std::uint8_t, 32>& transcript,
+             std::span<const std::uint8_t> secrets) noexcept {
+  Root root;
+  crypto_generichash_state hash;
+  crypto_generichash_init(&hash, key.data(), key.size(), root.size());
+  crypto_generichash_update(&hash, transcript.data(), transcript.size());
+  crypto_generichash_update(&hash, secrets.data(), secrets.size());
+  crypto_generichash_final(&hash, root.data(), root.size());
+  return root;
+}
+
+Root peer_root(const TicketSecret& secret, std::span<const std::byte> hello_frame,
+               std::span<const std::uint8_t, 32> answering_ephemeral,
+               const std::array<std::uint8_t, crypto_scalarmult_BYTES>& ee) noexcept {
+  std::array<std::uint8_t, 32> transcript;
+  crypto_generichash_state hash;
+  crypto_generichash_init(&hash, nullptr, 0, transcript.size());
+  crypto_generichash_update(&hash, as_bytes(kPeerProtocolName), kPeerProtocolName.size());
+  crypto_generichash_update(&hash, reinterpret_cast<const std::uint8_t*>(hello_frame.data()), hello_frame.size());
+  crypto_generichash_update(&hash, answering_ephemeral.data(), answering_ephemeral.size());
+  crypto_generichash_final(&hash, transcript.data(), transcript.size());
+  return root_of(secret, transcript, ee);
 }
 
 }  // namespace
@@ -70,20 +99,39 @@ std::optional<DuckHandshake> DuckHandshake::accept(
   crypto_generichash_update(&hash, made.reply_.ephemeral, sizeof made.reply_.ephemeral);
   crypto_generichash_final(&hash, transcript.data(), transcript.size());
 
-  Root root;
-  crypto_generichash_init(&hash, keys.enrolment.data(), keys.enrolment.size(), root.size());
-  crypto_generichash_update(&hash, transcript.data(), transcript.size());
-  crypto_generichash_update(&hash, ee.data(), ee.size());
-  crypto_generichash_update(&hash, se.data(), se.size());
-  crypto_generichash_final(&hash, root.data(), root.size());
+  std::array<std::uint8_t, 2 * crypto_scalarmult_BYTES> agreed;
+  std::ranges::copy(ee, agreed.begin());
+  std::ranges::copy(se, agreed.begin() + crypto_scalarmult_BYTES);
+  Root root = root_of(keys.enrolment, transcript, agreed);
+  made.take_keys(root);
+  return made;
+}
 
+void DuckHandshake::take_keys(Root& root) noexcept {
   std::array<std::uint8_t, crypto_secretstream_xchacha20poly1305_KEYBYTES> push_key;
-  derive(root, "confirm", made.reply_.confirm);
-  derive(root, "duck to host", push_key);
-  derive(root, "host to duck", made.pull_key_);
-  crypto_secretstream_xchacha20poly1305_init_push(&made.stream_.push_, made.reply_.stream_header, push_key.data());
+  derive(root, kConfirm, reply_.confirm);
+  derive(root, kFromDuck, push_key);
+  derive(root, kToDuck, pull_key_);
+  crypto_secretstream_xchacha20poly1305_init_push(&stream_.push_, reply_.stream_header, push_key.data());
   sodium_memzero(root.data(), root.size());
   sodium_memzero(push_key.data(), push_key.size());
+}
+
+std::optional<DuckHandshake> DuckHandshake::accept_peer(
+    const TicketSecret& secret, std::span<const std::byte, sizeof(ControlHeader) + sizeof(PeerHello)> hello_frame) {
+  PeerHello hello;
+  std::memcpy(&hello, hello_frame.data() + sizeof(ControlHeader), sizeof hello);
+  DuckHandshake made;
+  made.reply_.mode = static_cast<std::uint8_t>(ControlMode::kKeyed);
+  std::array<std::uint8_t, crypto_scalarmult_SCALARBYTES> ephemeral;
+  std::array<std::uint8_t, crypto_scalarmult_BYTES> ee;
+  randombytes_buf(ephemeral.data(), ephemeral.size());
+  crypto_scalarmult_base(made.reply_.ephemeral, ephemeral.data());
+  const bool usable = crypto_scalarmult(ee.data(), ephemeral.data(), hello.ephemeral) == 0;
+  sodium_memzero(ephemeral.data(), ephemeral.size());
+  if (!usable) return std::nullopt;
+  Root root = peer_root(secret, hello_frame, made.reply_.ephemeral, ee);
+  made.take_keys(root);
   return made;
 }
 
@@ -95,6 +143,44 @@ std::optional<SecretStream> DuckHandshake::finish(std::span<const std::byte> hos
   }
   sodium_memzero(pull_key_.data(), pull_key_.size());
   return stream_;
+}
+
+PeerCall::PeerCall(std::uint64_t ticket, const TicketSecret& secret) : secret_(secret) {
+  PeerHello hello{};
+  hello.ticket = ticket;
+  randombytes_buf(ephemeral_.data(), ephemeral_.size());
+  crypto_scalarmult_base(hello.ephemeral, ephemeral_.data());
+  hello_frame_ = make_control_frame(ControlType::kPeerHello, 0, bytes_of(hello));
+}
+
+PeerCall::~PeerCall() {
+  sodium_memzero(secret_.data(), secret_.size());
+  sodium_memzero(ephemeral_.data(), ephemeral_.size());
+}
+
+std::optional<SecretStream> PeerCall::finish(const HelloReply& reply, std::vector<std::byte>& first_bytes) noexcept {
+  std::array<std::uint8_t, crypto_scalarmult_BYTES> ee;
+  if (crypto_scalarmult(ee.data(), ephemeral_.data(), reply.ephemeral) != 0) return std::nullopt;
+  Root root = peer_root(secret_, hello_frame_, reply.ephemeral, ee);
+  std::array<std::uint8_t, sizeof reply.confirm> confirm;
+  std::array<std::uint8_t, crypto_secretstream_xchacha20poly1305_KEYBYTES> push_key, pull_key;
+  derive(root, kConfirm, confirm);
+  derive(root, kToDuck, push_key);
+  derive(root, kFromDuck, pull_key);
+  sodium_memzero(root.data(), root.size());
+  SecretStream stream;
+  const std::uint32_t length = kStreamHeaderBytes;
+  first_bytes.resize(sizeof length + length);
+  std::memcpy(first_bytes.data(), &length, sizeof length);
+  crypto_secretstream_xchacha20poly1305_init_push(
+      &stream.push_, reinterpret_cast<std::uint8_t*>(first_bytes.data() + sizeof length), push_key.data());
+  const bool proved =
+      sodium_memcmp(confirm.data(), reply.confirm, confirm.size()) == 0 &&
+      crypto_secretstream_xchacha20poly1305_init_pull(&stream.pull_, reply.stream_header, pull_key.data()) == 0;
+  sodium_memzero(push_key.data(), push_key.size());
+  sodium_memzero(pull_key.data(), pull_key.size());
+  if (!proved) return std::nullopt;
+  return stream;
 }
 
 }  // namespace duckfleet::wire

@@ -58,6 +58,10 @@ constexpr FieldLayout kHelloReply[] = {
     DUCKFLEET_FIELD(HelloReply, confirm),
     DUCKFLEET_FIELD(HelloReply, stream_header),
 };
+constexpr FieldLayout kPeerHello[] = {
+    DUCKFLEET_FIELD(PeerHello, ticket),
+    DUCKFLEET_FIELD(PeerHello, ephemeral),
+};
 constexpr FieldLayout kErrorReply[] = {
     DUCKFLEET_FIELD(ErrorReply, code),
     DUCKFLEET_FIELD(ErrorReply, zero),
@@ -133,6 +137,21 @@ constexpr FieldLayout kChunkData[] = {
 constexpr FieldLayout kChunkDrop[] = {
     DUCKFLEET_FIELD(ChunkDrop, digest),
 };
+constexpr FieldLayout kChunkOffer[] = {
+    DUCKFLEET_FIELD(ChunkOffer, ticket),
+    DUCKFLEET_FIELD(ChunkOffer, secret),
+    DUCKFLEET_FIELD(ChunkOffer, digest),
+    DUCKFLEET_FIELD(ChunkOffer, lifetime_s),
+};
+constexpr FieldLayout kChunkFetch[] = {
+    DUCKFLEET_FIELD(ChunkFetch, ticket),
+    DUCKFLEET_FIELD(ChunkFetch, secret),
+    DUCKFLEET_FIELD(ChunkFetch, digest),
+    DUCKFLEET_FIELD(ChunkFetch, address),
+    DUCKFLEET_FIELD(ChunkFetch, port),
+    DUCKFLEET_FIELD(ChunkFetch, silence_ms),
+    DUCKFLEET_FIELD(ChunkFetch, limit_ms),
+};
 constexpr FieldLayout kProbeRequest[] = {
     DUCKFLEET_FIELD(ProbeRequest, flags),
     DUCKFLEET_FIELD(ProbeRequest, seconds),
@@ -150,6 +169,7 @@ constexpr StructLayout kLayouts[] = {
     {"ControlHeader", sizeof(ControlHeader), kControlHeader},
     {"Hello", sizeof(Hello), kHello},
     {"HelloReply", sizeof(HelloReply), kHelloReply},
+    {"PeerHello", sizeof(PeerHello), kPeerHello},
     {"ErrorReply", sizeof(ErrorReply), kErrorReply},
     {"IdentityReply", sizeof(IdentityReply), kIdentityReply},
     {"Assign", sizeof(Assign), kAssign},
@@ -157,6 +177,8 @@ constexpr StructLayout kLayouts[] = {
     {"ChunkBegin", sizeof(ChunkBegin), kChunkBegin},
     {"ChunkData", sizeof(ChunkData), kChunkData},
     {"ChunkDrop", sizeof(ChunkDrop), kChunkDrop},
+    {"ChunkOffer", sizeof(ChunkOffer), kChunkOffer},
+    {"ChunkFetch", sizeof(ChunkFetch), kChunkFetch},
     {"ProbeRequest", sizeof(ProbeRequest), kProbeRequest},
     {"ShutdownRequest", sizeof(ShutdownRequest), kShutdownRequest},
 };

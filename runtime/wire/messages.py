@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .constants import CONTROL_MAGIC, DATA_MAGIC, VERSION
 from .packed import (
@@ -101,6 +101,14 @@ class HelloReply(Packed):
     ephemeral: Bytes32 = bytes(32)
     confirm: Bytes16 = bytes(16)
     stream_header: Bytes24 = bytes(24)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHello(Packed):
+    """First frame of a duck to another that holds a chunk, in clear."""
+
+    ticket: U64
+    ephemeral: Bytes32
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +215,29 @@ class ChunkDrop(Packed):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkOffer(Packed):
+    """Whoever has the ticket may get the chunk, once."""
+
+    ticket: U64
+    secret: Bytes32 = field(repr=False)
+    digest: Bytes32
+    lifetime_s: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFetch(Packed):
+    """Get a chunk from another duck with the ticket that it was given."""
+
+    ticket: U64
+    secret: Bytes32 = field(repr=False)
+    digest: Bytes32
+    address: Bytes4
+    port: U16
+    silence_ms: U32
+    limit_ms: U32
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeRequest(Packed):
     """Ask for a probe; `seconds` of each long measurement that the flags ask for."""
 
@@ -228,6 +259,7 @@ ALL_MESSAGES: tuple[type[Packed], ...] = (
     ControlHeader,
     Hello,
     HelloReply,
+    PeerHello,
     ErrorReply,
     IdentityReply,
     Assign,
@@ -235,6 +267,8 @@ ALL_MESSAGES: tuple[type[Packed], ...] = (
     ChunkBegin,
     ChunkData,
     ChunkDrop,
+    ChunkOffer,
+    ChunkFetch,
     ProbeRequest,
     ShutdownRequest,
 )

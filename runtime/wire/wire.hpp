@@ -112,6 +112,7 @@ enum class ControlType : std::uint16_t {
   kHelloReply = 2,
   kOk = 3,
   kError = 4,
+  kPeerHello = 5,    // instead of kHello: a duck that fetches a chunk, with a ticket of the host
   kIdentity = 10,
   kIdentityReply = 11,
   kConfigure = 12,   // start of a session: everything both sides must agree upon
@@ -123,6 +124,9 @@ enum class ControlType : std::uint16_t {
   kChunkEnd = 24,    // answered by kOk when digest and packing were good
   kChunkDrop = 25,
   kChunkKeep = 26,   // digests, at most kMaxAssign: everything else is forgotten, an assignment that needs it too
+  kChunkOffer = 27,  // to a duck that holds a chunk: whoever has this ticket may get it, once
+  kChunkFetch = 28,  // to a duck that lacks one: get it there; answered by kOk when it is kept, as kChunkBegin when held
+  kChunkGet = 29,    // from duck to duck: the ticket's chunk
   kStats = 30,       // -> JSON
   kStatsReply = 31,
   kProbe = 32,       // -> JSON
@@ -172,6 +176,14 @@ struct HelloReply {
   std::uint8_t stream_header[24];  // of the secretstream from duck to host
 };
 static_assert(sizeof(HelloReply) == 80);
+// After a kPeerHello the keys come from the ticket's secret and both ephemeral keys; `confirm` proves that the other duck
+// knows it. All else is as in keyed mode, and the first frame is the only one that is taken: kChunkGet.
+struct PeerHello {
+  std::uint64_t ticket;
+  std::uint8_t ephemeral[32];
+};
+static_assert(sizeof(PeerHello) == sizeof(Hello));
+
 // In keyed mode the host now sends a frame `u32 24, stream_header[24]` of its own stream; all that follows is sealed.
 
 // -- errors -------------------------------------------------------------------------------------------------
@@ -207,6 +219,7 @@ enum class ErrorCode : std::uint16_t {
   kNoMemory = 43,
   kChunkInUse = 44,
   kChunkOrder = 45,  // data without begin, end before all bytes, begin twice
+  kPeerFailed = 46,  // a chunk that was to be fetched did not come from the other duck
 };
 
 struct ErrorReply {  // then UTF-8 text for a person, up to the end of the payload
@@ -306,6 +319,32 @@ struct ChunkDrop {  // kChunkDrop, answered
   std::uint8_t digest[32];
 };
 static_assert(sizeof(ChunkDrop) == 32);
+
+// -- chunks from duck to duck -------------------------------------------------------------------------------
+// The host gives both ducks the same ticket. kChunkGet has no payload; its answer are kChunkBegin, kChunkData and
+// kChunkEnd as a host would send them, or kError.
+inline constexpr std::uint32_t kMaxOffers = 64;  // that stand at a time
+inline constexpr std::uint32_t kMaxOfferSeconds = 3600;
+inline constexpr std::uint32_t kMaxFetchMs = 3600'000;
+
+struct ChunkOffer {  // answered
+  std::uint64_t ticket;  // random, as is the secret
+  std::uint8_t secret[32];
+  std::uint8_t digest[32];
+  std::uint32_t lifetime_s;  // 1 to kMaxOfferSeconds
+};
+static_assert(sizeof(ChunkOffer) == 76);
+
+struct ChunkFetch {
+  std::uint64_t ticket;
+  std::uint8_t secret[32];
+  std::uint8_t digest[32];
+  std::uint8_t address[4];  // IPv4, network order: the control port of the duck that holds it
+  std::uint16_t port;
+  std::uint32_t silence_ms;  // give up when it is silent for so long, 1 to kMaxFetchMs
+  std::uint32_t limit_ms;    // and when the chunk is not there after so long
+};
+static_assert(sizeof(ChunkFetch) == 86);
 
 // -- probe, shutdown ----------------------------------------------------------------------------------------
 inline constexpr std::uint32_t kProbeMeasure = 1;    // ProbeRequest.flags: bandwidth and frequency (part of a second)

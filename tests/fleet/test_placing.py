@@ -50,8 +50,18 @@ def test_a_flipped_bit_is_mended_where_it_was_found(start_lab: StartLab, checkpo
         (fleet.chunks_dir / digest).unlink()
         (healing,) = heal(site, keys, ducks, fleet.chunks_dir)
         assert (healing.duck, healing.mended) == (ducks[1], ())
-        assert "duckctl model prepare" in healing.failed[0][1]
+        assert "duckctl model prepare" in healing.failed[0][1] and "no other duck holds it" in healing.failed[0][1]
+        with connect(site, ducks[0], keys) as other:  # a replica
+            other.put_chunk(digest, good)
+        (healing,) = heal(site, keys, ducks, fleet.chunks_dir)
+        assert (healing.duck, healing.mended, healing.failed) == (ducks[1], (digest,), ())
+        assert client.stats()["scrub"]["damaged"] == 0 and client.stats()["control"]["chunks_fetched"] == 1
         (fleet.chunks_dir / digest).write_bytes(good)
+        assert "is flipped" in bitflip.flip(fleet, ducks[1].name)
+        while not client.stats()["scrub"]["damaged"]:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        (digest,) = client.stats()["scrub"]["damaged_chunks"]
         (healing,) = heal(site, keys, ducks, fleet.chunks_dir)
         assert (healing.duck, healing.mended, healing.failed) == (ducks[1], (digest,), ())
         assert client.stats()["scrub"]["damaged"] == 0

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,80 +11,10 @@ from duckfleet.fleet.placing import place_all
 from duckfleet.inventory.plan import Chunk, ShardPlan
 from duckfleet.inventory.sitefile import parse_site
 from duckfleet.runtime.wire import FleetKeys
+from tests.runtime.duckd.bad_wire import BadWire, cuts_at, flips_at, straight
 from tests.runtime.duckd.conftest import serve
-from tests.runtime.duckd.duck_process import CONTROL_PORT, DuckProcess, random_address
+from tests.runtime.duckd.duck_process import DuckProcess
 from tests.runtime.duckd.small_model import SmallModel
-
-Bend = Callable[[int, bytes], bytes | None]
-"""(bytes that went before, a piece) -> what goes on; None: the connection is cut."""
-
-
-@dataclass
-class BadWire:
-    """Passes TCP connections on to a duck, and what the host says through `bend`."""
-
-    duck: str
-    bends: list[Bend]  # one a connection, the last for all further ones
-    address: str = field(default_factory=random_address)
-
-    def __enter__(self) -> BadWire:
-        self._listener = socket.create_server((self.address, 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                host, _ = self._listener.accept()
-            except OSError:
-                return
-            bend = self.bends.pop(0) if len(self.bends) > 1 else self.bends[0]
-            duck = socket.create_connection((self.duck, CONTROL_PORT))
-            for source, target, bent in ((host, duck, bend), (duck, host, straight)):
-                thread = threading.Thread(target=self._pass_on, args=(source, target, bent))
-                self._threads.append(thread)
-                thread.start()
-
-    @staticmethod
-    def _pass_on(source: socket.socket, target: socket.socket, bend: Bend) -> None:
-        passed = 0
-        with contextlib.suppress(OSError):
-            while piece := source.recv(65536):
-                bent = bend(passed, piece)
-                if bent is None:
-                    break
-                passed += len(piece)
-                target.sendall(bent)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
-def straight(_passed: int, piece: bytes) -> bytes:
-    return piece
-
-
-def flips_at(offset: int) -> Bend:
-    def bend(passed: int, piece: bytes) -> bytes:
-        if passed <= offset < passed + len(piece):
-            at = offset - passed
-            return piece[:at] + bytes([piece[at] ^ 0x10]) + piece[at + 1 :]
-        return piece
-
-    return bend
-
-
-def cuts_at(offset: int) -> Bend:
-    return lambda passed, piece: None if passed + len(piece) > offset else piece
-
 
 MODEL = SmallModel(format="f32", hidden=1024)
 CHUNK = MODEL.chunk(1, 0)

@@ -39,6 +39,7 @@ ControlConnection::ControlConnection(int fd, const wire::DuckKeys* keys, const C
     : fd_(fd), keys_(keys), timeouts_(timeouts), counters_(counters), peer_(std::move(peer)) {}
 
 ControlConnection::Io ControlConnection::read(std::span<std::byte> into, Clock::time_point deadline) {
+  deadline = std::min(deadline, timeouts_.end);
   while (!into.empty()) {
     if (!wait_for(fd_, POLLIN, deadline)) return Io::kTimeout;
     const ssize_t count = recv(fd_, into.data(), into.size(), MSG_DONTWAIT);
@@ -59,6 +60,7 @@ bool ControlConnection::read_counted(std::span<std::byte> into, Clock::time_poin
     counters_.timeouts.add();
     log_debug("control_timeout").with("peer", peer_);
   }
+  if (io != Io::kDone) why_ = io == Io::kTimeout ? "it fell silent" : "it closed the connection";
   return io == Io::kDone;
 }
 
@@ -96,6 +98,7 @@ void ControlConnection::finish() {
 }
 
 bool ControlConnection::refuse(std::uint32_t request_id, const Refusal& refusal) {
+  why_ = "what it sent is out of order: " + refusal.text;
   if (refusal.code == ErrorCode::kProtocolVersion) {
     counters_.wrong_version.add();
   } else {
@@ -106,7 +109,7 @@ bool ControlConnection::refuse(std::uint32_t request_id, const Refusal& refusal)
   return false;
 }
 
-bool ControlConnection::greet() {
+bool ControlConnection::greet(const Offers& offers) {
   const auto deadline = Clock::now() + timeouts_.hello;
   std::array<std::byte, sizeof(ControlHeader) + sizeof(wire::Hello)> frame;
   const auto head = std::span(frame).first(sizeof(ControlHeader));
@@ -119,10 +122,13 @@ bool ControlConnection::greet() {
     return false;
   }
   if (const auto refusal = wire::check_control_header(header)) return refuse(header.request_id, *refusal);
-  if (header.type != static_cast<std::uint16_t>(ControlType::kHello) || header.length != sizeof(wire::Hello)) {
+  const bool from_duck = header.type == static_cast<std::uint16_t>(ControlType::kPeerHello);
+  if ((!from_duck && header.type != static_cast<std::uint16_t>(ControlType::kHello)) ||
+      header.length != sizeof(wire::Hello)) {
     return refuse(header.request_id, {ErrorCode::kMalformed, "a connection begins with a hello"});
   }
   if (!read_counted(std::span(frame).subspan(head.size()), deadline)) return false;
+  if (from_duck) return greet_peer(frame, offers, deadline);
   wire::Hello hello;
   std::memcpy(&hello, frame.data() + sizeof header, sizeof hello);
 
@@ -139,22 +145,34 @@ bool ControlConnection::greet() {
     send(ControlType::kError, header.request_id, wire::error_payload(refusal));
     return false;
   }
-  if (keyed) return greet_keyed(frame, deadline);
+  if (keyed) return shake_hands(wire::DuckHandshake::accept(*keys_, frame), header.request_id, deadline);
   wire::HelloReply reply{};
   reply.mode = static_cast<std::uint8_t>(ControlMode::kPlain);
   return send(ControlType::kHelloReply, header.request_id, wire::bytes_of(reply));
 }
 
-bool ControlConnection::greet_keyed(std::span<const std::byte> hello_frame, Clock::time_point deadline) {
-  auto handshake = wire::DuckHandshake::accept(
-      *keys_, hello_frame.first<sizeof(ControlHeader) + sizeof(wire::Hello)>());
+bool ControlConnection::greet_peer(std::span<const std::byte> hello_frame, const Offers& offers,
+                                   Clock::time_point deadline) {
+  wire::PeerHello hello;
+  std::memcpy(&hello, hello_frame.data() + sizeof(ControlHeader), sizeof hello);
+  const auto secret = offers.secret(hello.ticket);
+  if (!secret) {  // whoever has none learns nothing
+    counters_.auth_failed.add();
+    log_warn("ticket_unknown").with("peer", peer_);
+    return false;
+  }
+  ticket_ = hello.ticket;
+  constexpr std::size_t kFrameBytes = sizeof(ControlHeader) + sizeof(wire::PeerHello);
+  return shake_hands(wire::DuckHandshake::accept_peer(*secret, hello_frame.first<kFrameBytes>()), 0, deadline);
+}
+
+bool ControlConnection::shake_hands(std::optional<wire::DuckHandshake> handshake, std::uint32_t request_id,
+                                    Clock::time_point deadline) {
   if (!handshake) {
     counters_.auth_failed.add();
     return false;
   }
-  ControlHeader header;
-  std::memcpy(&header, hello_frame.data(), sizeof header);
-  if (!send(ControlType::kHelloReply, header.request_id, wire::bytes_of(handshake->reply()))) return false;
+  if (!send(ControlType::kHelloReply, request_id, wire::bytes_of(handshake->reply()))) return false;
 
   std::uint32_t length = 0;
   std::array<std::byte, wire::kStreamHeaderBytes> stream_header;
@@ -166,16 +184,35 @@ bool ControlConnection::greet_keyed(std::span<const std::byte> hello_frame, Cloc
   if (!read_counted(stream_header, deadline)) return false;
   stream_ = handshake->finish(stream_header);
   if (!stream_) return false;
-  // The host has not proved itself yet: its first sealed frame must come, and open, before it counts as a host.
+  // The other side has not proved itself yet: its first sealed frame must come, and open, before it counts as a host.
   first_deadline_ = deadline;
   return true;
 }
 
+bool ControlConnection::call(wire::PeerCall& call) {
+  wire::ControlFrame frame;
+  if (!write(call.hello_frame())) {
+    why_ = "it takes nothing";
+    return false;
+  }
+  if (!receive_plain(frame)) return false;
+  wire::HelloReply reply;
+  if (frame.type() != ControlType::kHelloReply || !wire::take_only(frame.payload, reply)) {
+    why_ = "it does not answer as a duck that was offered to others";
+    return false;
+  }
+  std::vector<std::byte> first_bytes;
+  stream_ = call.finish(reply, first_bytes);
+  if (!stream_) why_ = "it does not know the ticket's secret";
+  return stream_ && write(first_bytes);
+}
+
 // The first bytes of a frame may take their time; the rest may not.
 bool ControlConnection::first_bytes(std::span<std::byte> into, Clock::time_point& deadline) {
-  const auto start_by = first_deadline_.value_or(Clock::now() + timeouts_.idle);
+  const auto start_by = std::min(timeouts_.end, first_deadline_.value_or(Clock::now() + timeouts_.idle));
   if (!wait_for(fd_, POLLIN, start_by)) {
     counters_.timeouts.add();
+    why_ = "it fell silent";
     return false;
   }
   deadline = first_deadline_.value_or(Clock::now() + timeouts_.frame);
@@ -203,6 +240,7 @@ bool ControlConnection::receive_sealed(wire::ControlFrame& frame) {
   if (!first_bytes(std::as_writable_bytes(std::span(&length, 1)), deadline)) return false;
   if (length < wire::kSealBytes || length > wire::kMaxSealedBytes) {
     counters_.malformed.add();
+    why_ = "what it sent is no frame";
     return false;
   }
   std::vector<std::byte> sealed(length);
@@ -211,6 +249,7 @@ bool ControlConnection::receive_sealed(wire::ControlFrame& frame) {
   if (!opened) {
     counters_.auth_failed.add();
     log_warn("control_not_authentic").with("peer", peer_);
+    why_ = "what it sent was changed on its way";
     return false;
   }
   buffer_ = std::move(*opened);

@@ -15,9 +15,10 @@ using wire::ControlType;
 using wire::ErrorCode;
 using wire::Refusal;
 
-// Announced by all connections together, at most.
-constexpr std::uint64_t kMaxUploadBytes = 4ull * wire::kMaxChunkBytes;
+// By all connections together, at most.
+constexpr std::uint64_t kMaxStagedBytes = 4ull * wire::kMaxChunkBytes;
 constexpr std::uint8_t kAllWireDtypes = 0b111;
+constexpr std::size_t kMaxTold = 512;  // of another duck's words, passed on to the host
 
 Answer ok(std::vector<std::byte> payload = {}) { return {ControlType::kOk, std::move(payload)}; }
 
@@ -34,15 +35,27 @@ void copy_text(char (&field)[N], const std::string& text) {
 
 Refusal wrong_length(const char* what) { return {ErrorCode::kMalformed, std::string(what) + ": the wrong length"}; }
 
+std::string to_text(const wire::ChunkFetch& request) {
+  std::string text;
+  for (const std::uint8_t part : request.address) text += (text.empty() ? "" : ".") + std::to_string(part);
+  return text + ":" + std::to_string(request.port);
+}
+
 }  // namespace
 
-ControlHandlers::~ControlHandlers() { end_upload(); }
-
-void ControlHandlers::end_upload() noexcept {
-  if (!upload_) return;
-  duck_.upload_bytes.fetch_sub(upload_->memory.size());
-  upload_.reset();
+StagedBytes::StagedBytes(DuckContext& duck, std::uint64_t num_bytes) : duck_(duck), num_bytes_(num_bytes) {
+  // The raw bytes and then, of a chunk that comes, the packed ones must have room.
+  const std::uint64_t available = memory_available_bytes();
+  if (available != 0 && available < 2 * num_bytes) {
+    refusal_ = Refusal{ErrorCode::kNoMemory, "the chunk needs " + std::to_string(2 * num_bytes) + " bytes and " +
+                                                 std::to_string(available) + " are available"};
+  }
+  if (duck_.staged_bytes.fetch_add(num_bytes_) + num_bytes_ > kMaxStagedBytes && !refusal_) {
+    refusal_ = Refusal{ErrorCode::kNoMemory, "too many chunks are on their way at once; try again"};
+  }
 }
+
+StagedBytes::~StagedBytes() { duck_.staged_bytes.fetch_sub(num_bytes_); }
 
 Answer ControlHandlers::refuse(Refusal refusal) {
   duck_.counters.control.refusals.add();
@@ -73,6 +86,10 @@ std::optional<Answer> ControlHandlers::handle(const wire::ControlFrame& frame) {
       return std::nullopt;
     case ControlType::kChunkEnd:
       return chunk_end(payload);
+    case ControlType::kChunkOffer:
+      return chunk_offer(payload);
+    case ControlType::kChunkFetch:
+      return chunk_fetch(payload);
     case ControlType::kChunkDrop:
       return chunk_drop(payload);
     case ControlType::kChunkKeep:
@@ -148,32 +165,27 @@ Answer ControlHandlers::chunk_begin(std::span<const std::byte> payload) {
   wire::ChunkBegin begin;
   if (!wire::take_only(payload, begin)) return refuse(wrong_length("chunk begin"));
   if (upload_) {
-    end_upload();
+    upload_.reset();
     return refuse({ErrorCode::kChunkOrder, "a chunk was begun before the one under way had ended; both are dropped"});
   }
   const Digest digest = make_digest(begin.digest);
   if (duck_.store.has(digest)) return ok({std::byte{1}});
-  if (begin.total_bytes == 0 || begin.total_bytes > wire::kMaxChunkBytes) {
-    return refuse({ErrorCode::kChunkSize, "a chunk of " + std::to_string(begin.total_bytes) + " bytes; 1 to " +
-                                              std::to_string(wire::kMaxChunkBytes) + " are taken"});
+  auto refusal = begin_upload(digest, begin.total_bytes);
+  return refusal ? refuse(std::move(*refusal)) : ok();
+}
+
+std::optional<Refusal> ControlHandlers::begin_upload(const Digest& digest, std::uint64_t num_bytes) {
+  if (num_bytes == 0 || num_bytes > wire::kMaxChunkBytes) {
+    return Refusal{ErrorCode::kChunkSize, "a chunk of " + std::to_string(num_bytes) + " bytes; 1 to " +
+                                              std::to_string(wire::kMaxChunkBytes) + " are taken"};
   }
-  // The raw bytes and then the packed ones must have room.
-  const std::uint64_t available = memory_available_bytes();
-  if (available != 0 && available < 2 * begin.total_bytes) {
-    return refuse({ErrorCode::kNoMemory, "the chunk needs " + std::to_string(2 * begin.total_bytes) + " bytes and " +
-                                             std::to_string(available) + " are available"});
-  }
-  if (duck_.upload_bytes.fetch_add(begin.total_bytes) + begin.total_bytes > kMaxUploadBytes) {
-    duck_.upload_bytes.fetch_sub(begin.total_bytes);
-    return refuse({ErrorCode::kNoMemory, "too many chunks are on their way at once; try again"});
-  }
-  auto memory = PageBuffer::anonymous(begin.total_bytes);
-  if (!memory) {
-    duck_.upload_bytes.fetch_sub(begin.total_bytes);
-    return refuse({ErrorCode::kNoMemory, "no address space for the chunk"});
-  }
-  upload_ = std::make_unique<Upload>(Upload{digest, std::move(*memory), 0, {}, {}});
-  return ok();
+  auto upload = std::make_unique<Upload>(duck_, digest, num_bytes);
+  if (upload->staged.refusal()) return upload->staged.refusal();
+  auto memory = PageBuffer::anonymous(num_bytes);
+  if (!memory) return Refusal{ErrorCode::kNoMemory, "no address space for the chunk"};
+  upload->memory = std::move(*memory);
+  upload_ = std::move(upload);
+  return std::nullopt;
 }
 
 void ControlHandlers::chunk_data(std::span<const std::byte> payload) {
@@ -196,30 +208,89 @@ void ControlHandlers::chunk_data(std::span<const std::byte> payload) {
 Answer ControlHandlers::chunk_end(std::span<const std::byte> payload) {
   if (!payload.empty()) return refuse(wrong_length("chunk end"));
   if (!upload_) return refuse({ErrorCode::kChunkOrder, "the end of a chunk that was not begun"});
-  Upload& upload = *upload_;
-  std::optional<Refusal> failure = std::move(upload.failure);
-  if (!failure && upload.received != upload.memory.size()) {
-    failure = Refusal{ErrorCode::kChunkOrder, std::to_string(upload.received) + " of " +
-                                                  std::to_string(upload.memory.size()) + " bytes came before the end"};
+  auto refusal = finish_upload();
+  return refusal ? refuse(std::move(*refusal)) : ok();
+}
+
+std::optional<Refusal> ControlHandlers::finish_upload() {
+  const auto upload = std::move(upload_);
+  std::optional<Refusal> failure = std::move(upload->failure);
+  if (!failure && upload->received != upload->memory.size()) {
+    failure = Refusal{ErrorCode::kChunkOrder, std::to_string(upload->received) + " of " +
+                                                  std::to_string(upload->memory.size()) + " bytes came before the end"};
   }
   if (!failure) {
-    const Digest came = upload.hasher.finish();
-    if (came != upload.digest) {
+    const Digest came = upload->hasher.finish();
+    if (came != upload->digest) {
       failure = Refusal{ErrorCode::kChunkDigest,
-                        "the bytes have the digest " + to_hex(came) + ", not " + to_hex(upload.digest)};
+                        "the bytes have the digest " + to_hex(came) + ", not " + to_hex(upload->digest)};
     }
   }
-  if (!failure) failure = duck_.store.put(upload.digest, upload.memory.bytes());
-  const std::string name = to_hex(upload.digest);
-  const std::size_t size = upload.memory.size();
-  end_upload();
+  if (!failure) failure = duck_.store.put(upload->digest, upload->memory.bytes());
   if (failure) {
     duck_.counters.control.chunks_refused.add();
-    return refuse(std::move(*failure));
+    return failure;
   }
   duck_.counters.control.chunks_stored.add();
-  log_debug("chunk_stored").with("digest", name).with("bytes", size);
+  log_debug("chunk_stored").with("digest", to_hex(upload->digest)).with("bytes", upload->memory.size());
+  return std::nullopt;
+}
+
+Answer ControlHandlers::chunk_offer(std::span<const std::byte> payload) {
+  auto refusal = duck_.offers.add(payload);
+  return refusal ? refuse(std::move(*refusal)) : ok();
+}
+
+Answer ControlHandlers::chunk_fetch(std::span<const std::byte> payload) {
+  wire::ChunkFetch request;
+  if (!wire::take_only(payload, request)) return refuse(wrong_length("chunk fetch"));
+  const auto is_sane = [](std::uint32_t ms) { return ms != 0 && ms <= wire::kMaxFetchMs; };
+  if (!is_sane(request.silence_ms) || !is_sane(request.limit_ms)) {
+    return refuse({ErrorCode::kMalformed, "a fetch with time-outs of " + std::to_string(request.silence_ms) + " and " +
+                                              std::to_string(request.limit_ms) + " ms"});
+  }
+  if (upload_) {
+    upload_.reset();
+    return refuse({ErrorCode::kChunkOrder, "a chunk was to be fetched before the one under way had ended"});
+  }
+  if (duck_.store.has(make_digest(request.digest))) return ok({std::byte{1}});
+  auto refusal = fetch(request);
+  upload_.reset();
+  if (refusal) return refuse(std::move(*refusal));
+  duck_.counters.control.chunks_fetched.add();
   return ok();
+}
+
+// What the other duck answers is taken as if a host sent it; it is trusted no further than its bytes have the digest.
+std::optional<Refusal> ControlHandlers::fetch(const wire::ChunkFetch& request) {
+  const Digest digest = make_digest(request.digest);
+  std::optional<Refusal> failure;
+  bool kept = false;
+  const auto take = [&](const wire::ControlFrame& frame) {
+    wire::ChunkBegin begin;
+    std::span<const std::byte> payload = frame.payload;
+    if (frame.type() == ControlType::kChunkBegin && !upload_ && wire::take_only(payload, begin)) {
+      failure = make_digest(begin.digest) == digest ? begin_upload(digest, begin.total_bytes)
+                                                    : Refusal{ErrorCode::kChunkDigest, "it sends another chunk"};
+    } else if (frame.type() == ControlType::kChunkData && upload_) {
+      chunk_data(payload);
+      failure = upload_->failure;
+    } else if (frame.type() == ControlType::kChunkEnd && upload_ && payload.empty()) {
+      failure = finish_upload();
+      kept = !failure;
+    } else if (wire::ErrorReply said; frame.type() == ControlType::kError && wire::take(payload, said)) {
+      const auto text = payload.first(std::min(payload.size(), kMaxTold));
+      failure = Refusal{ErrorCode::kPeerFailed, "it says: " + std::string(reinterpret_cast<const char*>(text.data()), text.size())};
+    } else {
+      failure = Refusal{ErrorCode::kChunkOrder, "it sends frames of type " + std::to_string(frame.header.type) +
+                                                    " where they make no sense"};
+    }
+    return !failure && !kept;
+  };
+  const std::string ended = duck_.fetch(request, take);
+  if (kept || (failure && failure->code == ErrorCode::kNoMemory)) return failure;
+  return Refusal{ErrorCode::kPeerFailed, "chunk " + to_hex(digest) + " was not had from " + to_text(request) + ": " +
+                                             (failure ? failure->text : ended)};
 }
 
 Answer ControlHandlers::chunk_drop(std::span<const std::byte> payload) {

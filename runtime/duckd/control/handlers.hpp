@@ -14,11 +14,16 @@
 #include "control_frame.hpp"
 #include "counters.hpp"
 #include "digest.hpp"
+#include "offers.hpp"
 #include "page_buffer.hpp"
 #include "placement.hpp"
 #include "probe.hpp"
 
 namespace duckfleet::duckd {
+
+// Feeds the frames of another duck's answer to `take` until that returns false; empty, or why no more came.
+using FetchFrames =
+    std::function<std::string(const wire::ChunkFetch& request, const std::function<bool(const wire::ControlFrame&)>& take)>;
 
 // What all connections share.
 struct DuckContext {
@@ -28,10 +33,28 @@ struct DuckContext {
   std::function<std::string()> stats_json;
   std::function<std::string(const probe::Measuring&)> probe_json;
   std::function<void()> shut_down;
+  FetchFrames fetch;
   std::uint64_t instance = 0;
   std::uint16_t num_threads = 0, num_cpus = 0, data_port = 0;
   std::string kernels, version, hostname;
-  std::atomic<std::uint64_t> upload_bytes{0};  // announced by all unfinished uploads
+  Offers offers{};
+  std::atomic<std::uint64_t> staged_bytes{0};  // of chunks that come or go, of all connections
+};
+
+// A chunk's share of the memory for chunks that come or go; held while this lives, unless there was none.
+class StagedBytes {
+ public:
+  StagedBytes(DuckContext& duck, std::uint64_t num_bytes);
+  ~StagedBytes();
+  StagedBytes(const StagedBytes&) = delete;
+  StagedBytes& operator=(const StagedBytes&) = delete;
+
+  const std::optional<wire::Refusal>& refusal() const noexcept { return refusal_; }
+
+ private:
+  DuckContext& duck_;
+  const std::uint64_t num_bytes_;
+  std::optional<wire::Refusal> refusal_;
 };
 
 struct Answer {
@@ -43,7 +66,6 @@ struct Answer {
 class ControlHandlers {
  public:
   explicit ControlHandlers(DuckContext& duck) noexcept : duck_(duck) {}
-  ~ControlHandlers();
   ControlHandlers(const ControlHandlers&) = delete;
   ControlHandlers& operator=(const ControlHandlers&) = delete;
 
@@ -52,8 +74,11 @@ class ControlHandlers {
 
  private:
   struct Upload {
-    Digest digest;
-    PageBuffer memory;
+    Upload(DuckContext& duck, const Digest& name, std::uint64_t num_bytes) : digest(name), staged(duck, num_bytes) {}
+
+    const Digest digest;
+    const StagedBytes staged;
+    PageBuffer memory{};
     std::uint64_t received = 0;
     Hasher hasher;
     std::optional<wire::Refusal> failure;  // answered at the end; data is not answered
@@ -64,11 +89,15 @@ class ControlHandlers {
   Answer chunk_begin(std::span<const std::byte> payload);
   void chunk_data(std::span<const std::byte> payload);
   Answer chunk_end(std::span<const std::byte> payload);
+  Answer chunk_offer(std::span<const std::byte> payload);
+  Answer chunk_fetch(std::span<const std::byte> payload);
   Answer chunk_drop(std::span<const std::byte> payload);
   Answer chunk_keep(std::span<const std::byte> payload);
   Answer probe(std::span<const std::byte> payload);
   Answer shutdown(std::span<const std::byte> payload);
-  void end_upload() noexcept;
+  std::optional<wire::Refusal> begin_upload(const Digest& digest, std::uint64_t num_bytes);
+  std::optional<wire::Refusal> finish_upload();
+  std::optional<wire::Refusal> fetch(const wire::ChunkFetch& request);
   Answer refuse(wire::Refusal refusal);
 
   DuckContext& duck_;

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "giving.hpp"
 #include "log.hpp"
 
 namespace duckfleet::duckd {
@@ -156,7 +157,7 @@ bool ControlServer::admit(Connection& connection) {
 
 void ControlServer::serve(Connection& connection) {
   ControlConnection io(connection.fd, keys_ ? &*keys_ : nullptr, timeouts_, duck_.counters.control, connection.peer);
-  if (io.greet()) {
+  if (io.greet(duck_.offers)) {
     ControlHandlers handlers(duck_);
     wire::ControlFrame frame;
     while (io.receive(frame)) {
@@ -164,6 +165,10 @@ void ControlServer::serve(Connection& connection) {
         duck_.counters.control.refused.add();
         io.send(wire::ControlType::kError, frame.header.request_id,
                 wire::error_payload({wire::ErrorCode::kTooManyConnections, "all places for connections are taken; try again"}));
+        break;
+      }
+      if (io.ticket()) {
+        give_chunk(io, duck_, frame);
         break;
       }
       const auto answer = handlers.handle(frame);

@@ -30,6 +30,7 @@ struct Duck {
                       .stats_json = [] { return std::string("{}"); },
                       .probe_json = [](const duckfleet::duckd::probe::Measuring&) { return std::string("{}"); },
                       .shut_down = [] {},
+                      .fetch = [this](const auto&, const auto& take) { return answer(take); },
                       .kernels = "none",
                       .version = "0",
                       .hostname = "fuzz"};
@@ -41,6 +42,28 @@ struct Duck {
     if (wire::parse_control_frame(bytes, frame)) return;
     const auto answer = handlers.handle(frame);
     if (answer && answer->payload.size() > wire::kMaxControlPayload) std::abort();
+  }
+
+  // Another duck's answer: the frames that `peer` still has, as they come from a connection.
+  std::string answer(const std::function<bool(const wire::ControlFrame&)>& take) {
+    while (peer.size() >= 3) {
+      const auto length = std::min<std::size_t>(peer.size() - 3, std::to_integer<std::size_t>(peer[1]) |
+                                                                     std::to_integer<std::size_t>(peer[2]) << 8);
+      const auto bytes = wire::make_control_frame(static_cast<ControlType>(peer[0]), 1, peer.subspan(3, length));
+      peer = peer.subspan(3 + length);
+      wire::ControlFrame frame;
+      if (!wire::parse_control_frame(bytes, frame) && !take(frame)) return {};
+    }
+    return "no more";
+  }
+
+  // A fetch that is well formed, answered by any frames.
+  void fetch(std::span<const std::byte> frames) {
+    wire::ChunkFetch request{};
+    request.silence_ms = request.limit_ms = 1;
+    if (!wire::take(frames, request.digest)) return;
+    peer = frames;
+    send(ControlType::kChunkFetch, wire::bytes_of(request));
   }
 
   // The bytes as a chunk under its true digest, so that what they say is looked at.
@@ -71,6 +94,7 @@ struct Duck {
   }
 
   std::vector<std::uint8_t> held;
+  std::span<const std::byte> peer;
 };
 
 }  // namespace
@@ -92,6 +116,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       duck.put(payload);
     } else if (data[0] == 201) {
       duck.assign(payload);
+    } else if (data[0] == 202) {
+      duck.fetch(payload);
     } else {
       duck.send(static_cast<ControlType>(data[0]), payload);
     }

@@ -1,4 +1,4 @@
-// The small pure parts: widening, histogram, thread plan, key and option parsing, SMBIOS.
+// The small pure parts: widening, histogram, thread plan, key and option parsing, SMBIOS, tickets and their handshake.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,6 +12,8 @@
 #include "check.hpp"
 #include "counters.hpp"
 #include "digest.hpp"
+#include "handshake.hpp"
+#include "offers.hpp"
 #include "options.hpp"
 #include "pattern_test.hpp"
 #include "smbios.hpp"
@@ -187,6 +189,59 @@ void patterns_find_what_does_not_hold() {
   CHECK(late.tested_bytes == 0 && late.patterns.empty());
 }
 
+wire::ChunkOffer an_offer(std::uint64_t ticket, std::uint32_t lifetime_s) {
+  wire::ChunkOffer offer{};
+  offer.ticket = ticket;
+  offer.secret[3] = offer.digest[5] = static_cast<std::uint8_t>(ticket);
+  offer.lifetime_s = lifetime_s;
+  return offer;
+}
+
+void tickets_are_good_once_and_for_a_while() {
+  Offers offers;
+  const Offers::Clock::time_point now{};
+  CHECK(!offers.add(wire::bytes_of(an_offer(1, 10)), now));
+  CHECK(offers.add(wire::bytes_of(an_offer(1, 10)), now));  // not the same ticket for two
+  CHECK(!offers.secret(2, now) && !offers.take(2, now));
+  CHECK(offers.secret(1, now) && (*offers.secret(1, now))[3] == 1);
+  CHECK(!offers.secret(1, now + std::chrono::seconds(10)) && !offers.take(1, now + std::chrono::seconds(10)));
+  const auto digest = offers.take(1, now + std::chrono::seconds(9));
+  CHECK(digest && (*digest)[5] == 1);
+  CHECK(!offers.secret(1, now) && !offers.take(1, now));
+
+  for (std::uint64_t i = 0; i < wire::kMaxOffers; ++i) CHECK(!offers.add(wire::bytes_of(an_offer(i, 5)), now));
+  CHECK(offers.add(wire::bytes_of(an_offer(999, 5)), now));
+  CHECK(!offers.add(wire::bytes_of(an_offer(999, 5)), now + std::chrono::seconds(6)));  // those have ended
+  CHECK(offers.add(wire::bytes_of(an_offer(2, 0)), now) && offers.add(wire::bytes_of(an_offer(2, 3601)), now));
+}
+
+void two_ducks_with_a_ticket_agree() {
+  wire::TicketSecret secret{};
+  secret.fill(7);
+  wire::PeerCall call(42, secret);
+  constexpr std::size_t kFrameBytes = sizeof(wire::ControlHeader) + sizeof(wire::PeerHello);
+  const std::span<const std::byte> hello(call.hello_frame());
+  CHECK(hello.size() == kFrameBytes);
+  auto answering = wire::DuckHandshake::accept_peer(secret, hello.first<kFrameBytes>());
+  CHECK(answering.has_value());
+  std::vector<std::byte> first_bytes;
+  auto caller = call.finish(answering->reply(), first_bytes);
+  CHECK(caller && first_bytes.size() == 4 + wire::kStreamHeaderBytes);
+  auto answerer = answering->finish(std::span(first_bytes).subspan(4));
+  CHECK(answerer.has_value());
+  const std::vector<std::byte> frame(100, std::byte{9});
+  const std::vector<std::byte> there = caller->seal(frame), back = answerer->seal(frame);
+  CHECK(answerer->open(std::span(there).subspan(4)) == frame);
+  CHECK(caller->open(std::span(back).subspan(4)) == frame);
+
+  secret[31] ^= 1;  // a duck with another secret is no duck of this ticket
+  const auto stranger = wire::DuckHandshake::accept_peer(secret, hello.first<kFrameBytes>());
+  CHECK(stranger && !call.finish(stranger->reply(), first_bytes));
+  wire::HelloReply low_order = answering->reply();
+  std::memset(low_order.ephemeral, 0, sizeof low_order.ephemeral);
+  CHECK(!call.finish(low_order, first_bytes));
+}
+
 }  // namespace
 
 int main() {
@@ -197,4 +252,6 @@ int main() {
   digests_in_hex();
   memory_modules();
   patterns_find_what_does_not_hold();
+  tickets_are_good_once_and_for_a_while();
+  two_ducks_with_a_ticket_agree();
 }
