@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from duckfleet.fleet.lab.ownership import boot_id
 from duckfleet.fleet.playbooks import archive
 from duckfleet.fleet.playbooks.archive import MachineResult, RunRecord
 from duckfleet.fleet.playbooks.catalogue import DUCKS, Playbook, Value
-from duckfleet.fleet.playbooks.events import Tally, TaskEvent, tally, task_event
+from duckfleet.fleet.playbooks.events import STARTED, Tally, TaskEvent, tally, task_event
 from duckfleet.fleet.playbooks.inventory import HOST_NAME, Inventory, by_host_name
 from duckfleet.fleet.playbooks.runner import Finished, Request, play, require_programs
 from duckfleet.fleet.playbooks.variables import variables_of
@@ -57,7 +57,7 @@ def choose(playbook: Playbook, site: Site, wanted: Sequence[str]) -> tuple[Duck,
 def whole_inventory(fleet: FleetContext, is_ours: Callable[[str], bool] = is_own_address) -> Inventory:
     """Of the whole site, for an Ansible that is not started by us."""
     there = tuple(duck for duck in fleet.site.ducks if not is_ours(duck.address))
-    return Inventory(fleet.site, there, fleet.keys_dir, boot_id(), sys.executable)
+    return Inventory(fleet.site, there, fleet.keys_dir, boot_id(), _interpreter())
 
 
 def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent], None]) -> RunRecord:
@@ -111,18 +111,27 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
 
 
 def read_events(fleet: FleetContext, record: RunRecord) -> list[TaskEvent]:
-    """The tasks of a kept run, machines by our names for them."""
+    """The tasks of a kept run as they ended."""
     found = [event for raw in archive.raw_events(runs_dir(fleet), record) if (event := task_event(raw)) is not None]
-    return [event for event in found if event.status != "started"]
+    return [_by_our_name(event) for event in found if event.status != STARTED]
+
+
+def _by_our_name(event: TaskEvent) -> TaskEvent:
+    return replace(event, host=THIS_HOST) if event.host == HOST_NAME else event
 
 
 def _request(fleet: FleetContext, run: PlaybookRun, folder: Path, ducks: tuple[Duck, ...]) -> Request:
     ours = boot_id()
     inventory = Inventory(
-        fleet.site, ducks, fleet.keys_dir, ours, sys.executable, has_host=run.playbook.runs_on != DUCKS
+        fleet.site, ducks, fleet.keys_dir, ours, _interpreter(), has_host=run.playbook.runs_on != DUCKS
     )
     variables = variables_of(run.playbook, fleet, run.values, ours)
     return Request(folder, run.playbook.path, inventory.static(), variables, run.is_check)
+
+
+def _interpreter() -> str:
+    """For Ansible's modules on this host: the one beneath our virtual environment, which starts faster."""
+    return str(Path(sys.executable).resolve())
 
 
 def _hear(
@@ -132,7 +141,7 @@ def _hear(
         event = task_event(raw)
         if event is not None and event.host in machines:
             events.append(event)
-            say(event)
+            say(_by_our_name(event))
 
     return hear
 

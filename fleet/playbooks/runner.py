@@ -187,13 +187,13 @@ def _search_path() -> str:
     return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin:/sbin"))
 
 
-def require_programs(*, needs_ssh: bool) -> None:
+def require_programs(*, needs_ssh: bool, search_path: str = "") -> None:
     """Raises `OperatorError` that names what is not installed."""
     try:
         import ansible_runner  # noqa: F401
     except ImportError as error:
         raise OperatorError(f"ansible-runner cannot be loaded ({error}): `pip install ansible-runner`") from error
-    path = _search_path()
+    path = search_path or _search_path()
     if shutil.which("ansible-playbook", path=path) is None:
         raise OperatorError(f"there is no ansible-playbook beside {sys.executable}: `pip install ansible-core`")
     if needs_ssh and shutil.which("ssh", path=path) is None:

@@ -127,6 +127,16 @@ def corrected_in_log(case: Case) -> Evidence | None:
     return case.says(log, f"{len(marks)} corrected errors logged, {same} of them on one page")
 
 
+def burn_in_found_errors(case: Case) -> Evidence | None:
+    """The last burn-in that took place; one that could not be done says nothing, and one that passed ends it."""
+    for event in reversed(case.look.events.value or ()):
+        result = event.evidence.get("result") if event.event == "burn_in" else None
+        if result in ("passed", "errors"):
+            told = f"burn-in: {event.evidence.get('detail')}"
+            return case.tells(told, event.at) if result == "errors" else None
+    return None
+
+
 def memory_errors(case: Case) -> tuple[Evidence, ...]:
     signs = (
         patterns_came_back_wrong(case),
@@ -134,6 +144,7 @@ def memory_errors(case: Case) -> tuple[Evidence, ...]:
         machine_checked_memory(case),
         pages_were_poisoned(case),
         corrected_in_log(case),
+        burn_in_found_errors(case),
     )
     return tuple(sign for sign in signs if sign)
 
@@ -150,6 +161,7 @@ SYMPTOMS = (
             Clue(errors_were_counted, {"dimm_faulty": GOOD}),
             Clue(machine_checked_memory, {"dimm_faulty": GOOD}),
             Clue(pages_were_poisoned, {"dimm_faulty": GOOD}),
+            Clue(burn_in_found_errors, {"dimm_faulty": GOOD}),
         ),
     ),
     Symptom(
