@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
+from pathlib import Path
 
 from duckfleet.fleet.report.archive import Rendered
 from duckfleet.fleet.report.delivery.settings import Mail
@@ -37,13 +38,18 @@ class MailTarget:
         try:
             with self._connected() as server:
                 if mail.security == "starttls":
-                    server.starttls(context=ssl.create_default_context())
+                    server.starttls(context=self._trust())
                 if mail.user:
                     server.login(mail.user, Secret(mail.password_file).read())
                 server.send_message(message)
         except smtplib.SMTPRecipientsRefused as error:
             code, text = next(iter(error.recipients.values()))
             raise DeliveryFailed(f"{where}: {code} {_text(text)}", is_final=code >= 500) from error
+        except smtplib.SMTPNotSupportedError as error:  # neither STARTTLS nor a way to log in is offered
+            raise DeliveryFailed(f"{where}: {error}; see security and user in report.toml", is_final=True) from error
+        except ssl.SSLCertVerificationError as error:
+            why = f"its certificate is not to be trusted ({error.verify_message}); ca_file in report.toml names a CA"
+            raise DeliveryFailed(f"{where}: {why}", is_final=True) from error
         except smtplib.SMTPResponseException as error:
             raise DeliveryFailed(
                 f"{where}: {error.smtp_code} {_text(error.smtp_error)}", is_final=error.smtp_code >= 500
@@ -53,9 +59,18 @@ class MailTarget:
 
     def _connected(self) -> smtplib.SMTP:
         if self.mail.security == "tls":
-            context = ssl.create_default_context()
-            return smtplib.SMTP_SSL(self.mail.host, self.mail.port, timeout=TIMEOUT_S, context=context)
+            return smtplib.SMTP_SSL(self.mail.host, self.mail.port, timeout=TIMEOUT_S, context=self._trust())
         return smtplib.SMTP(self.mail.host, self.mail.port, timeout=TIMEOUT_S)
+
+    def _trust(self) -> ssl.SSLContext:
+        """Name and certificate are checked, always: the password goes to nobody else."""
+        if not self.mail.ca_file:
+            return ssl.create_default_context()
+        try:
+            return ssl.create_default_context(cafile=Path(self.mail.ca_file).expanduser())
+        except OSError as error:  # of the file, and ssl's
+            why = error.strerror or str(error)
+            raise DeliveryFailed(f"{self.mail.ca_file}: no certificates in it: {why}", is_final=True) from error
 
 
 def message_of(rendered: Rendered, sender: str, recipient: str) -> EmailMessage:

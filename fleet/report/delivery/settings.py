@@ -13,7 +13,7 @@ from duckfleet.inventory.toml_lines import KeyPath, key_lines, line_of
 FILE = "report.toml"
 SECURITIES = ("none", "starttls", "tls")
 WHEN = ("always", "findings")
-_MAIL_KEYS = ("host", "port", "security", "sender", "recipients", "user", "password_file", "when")
+_MAIL_KEYS = ("host", "port", "security", "ca_file", "sender", "recipients", "user", "password_file", "when")
 _WEBHOOK_KEYS = ("url", "token_file", "when")
 
 
@@ -28,6 +28,7 @@ class Mail:
     recipients: tuple[str, ...]
     user: str = ""
     password_file: str = ""
+    ca_file: str = ""  # PEM: only who is certified by these is believed to be the server; empty: the system's
     when: str = "always"
 
 
@@ -114,6 +115,9 @@ class _Reader:
             raise self.fail(
                 (*at, "user"), "the password would cross the network in the clear: set security to starttls or tls"
             )
+        ca_file = self.text(at, table, "ca_file", "")
+        if ca_file and security == "none":
+            raise self.fail((*at, "ca_file"), "is of use only with security starttls or tls")
         return Mail(
             self.text(at, table, "host", "127.0.0.1"),
             port,
@@ -122,6 +126,7 @@ class _Reader:
             tuple(recipients),
             user,
             password_file,
+            ca_file,
             self.choice(at, table, "when", WHEN),
         )
 

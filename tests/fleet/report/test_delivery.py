@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from email import message_from_bytes, policy
-from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
 
 from duckfleet.fleet.cli import run
 from duckfleet.fleet.report.delivery import outbox
 from duckfleet.fleet.report.delivery.settings import SettingsError, load_settings
 from duckfleet.fleet.report.run import Made, make_report
 from tests.fleet.report.pond import Pond
+from tests.fleet.report.postbox import Postbox, open_postbox
 
 
 @dataclass
@@ -70,45 +67,10 @@ def hook() -> Iterator[Hook]:
     server.server_close()
 
 
-@dataclass
-class Postbox:
-    """An SMTP server's side: mails by recipient, and answers to give instead of taking one."""
-
-    mails: dict[str, list[EmailMessage]] = field(default_factory=dict)
-    answers: list[str] = field(default_factory=list)
-    port: int = 0
-
-    async def handle_RCPT(self, _server: Any, _session: Any, envelope: Any, address: str, options: Any) -> str:
-        if address.startswith("nobody@"):
-            return "550 no such user"
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
-        if self.answers:
-            return self.answers.pop(0)
-        message = message_from_bytes(envelope.content, policy=policy.default)
-        assert isinstance(message, EmailMessage)
-        for recipient in envelope.rcpt_tos:
-            self.mails.setdefault(recipient, []).append(message)
-        return "250 OK"
-
-
-def _greeting(controller: Controller) -> None:
-    with socket.create_connection(controller.server.sockets[0].getsockname(), timeout=10.0) as client:
-        assert client.recv(100).startswith(b"220 ")
-
-
 @pytest.fixture
 def postbox() -> Iterator[Postbox]:
-    box = Postbox()
-    controller = Controller(box, hostname="127.0.0.1", port=0)
-    # Port 0 lets the kernel choose; the controller's own check that it answers would connect to port 0.
-    controller._trigger_server = lambda: _greeting(controller)  # type: ignore[method-assign]
-    controller.start()
-    box.port = controller.server.sockets[0].getsockname()[1]
-    yield box
-    controller.stop()
+    with open_postbox() as box:
+        yield box
 
 
 Configure = Callable[..., Pond]
@@ -241,6 +203,7 @@ def test_a_failed_delivery_is_an_exit_code_of_its_own_without_findings(
             "in the clear",
         ),
         ('[mail]\nport = 0\nsender = "a@b"\nrecipients = ["c@d"]\n', ":2: mail.port: 0 must be a port"),
+        ('[mail]\nsender = "a@b"\nrecipients = ["c@d"]\nca_file = "x"\n', ":4: mail.ca_file: is of use only"),
         ('[[webhooks]]\nurl = "ftp://x"\n', ":2: webhooks.0.url: 'ftp://x' must be an http or https URL"),
         ("webhooks = 3\n", ":1: webhooks: must be a list of tables"),
         ("[", "report.toml:"),
