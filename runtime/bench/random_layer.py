@@ -14,6 +14,8 @@ from duckfleet.inventory.plan import ShardPlan
 from duckfleet.runtime.model.catalogue import CatalogueEntry
 from duckfleet.runtime.planner import FfnShape, ModelShape, cut, fill_digests
 
+from .random_codes import random_codes
+
 F32 = npt.NDArray[np.float32]
 U32 = npt.NDArray[np.uint32]
 TILE = 128
@@ -55,8 +57,7 @@ class RandomLayer:
             yield chunk_digest(data), data
 
     def _matrix(self, random: np.random.Generator, rows: int, cols: int, row0: int = 0, col0: int = 0) -> Quantized:
-        codes = random.integers(0, 256, (rows, cols), dtype=np.uint8)
-        codes[codes & 0x7F == 0x7F] ^= 1  # no NaN
+        codes = random_codes(random, rows, cols)
         shape = tuple(-(-(a + n) // TILE) - a // TILE for a, n in ((row0, rows), (col0, cols)))
         scales = np.full(shape, 2.0**-12, np.float32)
         return Quantized("e4m3", codes, None, scales, row0, col0).as_format(self._plan.format)

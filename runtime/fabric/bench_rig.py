@@ -18,6 +18,7 @@ from duckfleet.fp9_kernels import ChunkSection, Quantized, Shard, chunk_digest, 
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.plan import Chunk, ShardPlan
 from duckfleet.inventory.roster import Roster, RosterDomain, RosterEntry
+from duckfleet.runtime.bench.random_codes import random_codes
 from duckfleet.runtime.control import ControlClient, duckd_path
 from duckfleet.runtime.planner import ModelShape, cut, fill_digests
 from duckfleet.runtime.wire import FleetKeys
@@ -54,10 +55,8 @@ class RandomLayer:
         return encode_chunk(0, 0, 0, self.hidden, self._ffn.intermediate, "e4m3", sections)
 
     def _matrix(self, rows: int, cols: int) -> Quantized:
-        magnitudes = self._random.integers(0, 0x7F, (rows, cols), dtype=np.uint8)  # 0x7F is the NaN
-        signs = self._random.integers(0, 2, (rows, cols), dtype=np.uint8) << 7
         scales = np.full((-(-rows // 128), -(-cols // 128)), 1e-4, np.float32)
-        return Quantized.from_e4m3(np.bitwise_or(magnitudes, signs, dtype=np.uint8), scales)
+        return Quantized.from_e4m3(random_codes(self._random, rows, cols), scales)
 
     def shard(self) -> Shard:
         """The same weights in this process, one thread."""

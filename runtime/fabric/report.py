@@ -70,7 +70,10 @@ def traffic(layouts: Sequence[DomainLayout], native: Sequence[Mapping[str, Any]]
             ducks.append(
                 {"duck": duck.duck, "address": duck.address, "rank": duck.rank, "latency_mean_us": mean_us} | of_duck
             )
-        domains.append({"domain": layout.domain.name} | {k: v for k, v in counters.items() if k != "ducks"})
+        domains.append(
+            {"domain": layout.domain.name, "mtu": layout.domain.mtu}
+            | {k: v for k, v in counters.items() if k != "ducks"}
+        )
     ducks.sort(key=lambda duck: int(duck["rank"]))
     answered = [duck for duck in ducks if duck["replies"]]
     slowest = max(answered, key=lambda d: (int(d["times_last"]), float(d["latency_mean_us"])), default=None)

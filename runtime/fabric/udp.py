@@ -17,6 +17,7 @@ from .admission import Admission, ChunkSource
 from .failover import Failover, FailoverEvent, FailoverPolicy
 from .interface import F32, U32, ForwardTiming, Ticket
 from .layout import DomainLayout, Duties, duties, lay_out
+from .path_mtu import with_jumbo_frames
 from .report import MissingVector, duck_lost, traffic
 from .session import (
     FleetControl,
@@ -96,6 +97,7 @@ class UdpFabric:
             host = [a for a in TagAlgorithm if _fabric.available_tag_algorithms() >> a & 1]
             self._tag_algorithm = choose_tag_algorithm(control.ducks, identities, host, auth)
             require_chunks(control, plan)
+            self._layouts = tuple(with_jumbo_frames(layout) for layout in self._layouts)
             secret = SessionSecrets.draw(self._layouts)
             session = _fabric.SessionConfig(
                 session=secret.session,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,3 +47,27 @@ def test_forwards_over_a_wire_have_the_shards_bits(mtu: int) -> None:
         finally:
             fabric.close()
     assert namespaces() == set()
+
+
+@needs_root
+@pytest.mark.parametrize("narrow", [None, "host", "switch"])
+def test_jumbo_frames_are_found_where_every_hop_passes_them(narrow: str | None) -> None:
+    """A roster that states 1500 on a wire of 9000; with one hop of 1500, at the host or where only an echo can tell."""
+    cpu = min(os.sched_getaffinity(0))
+    layer = RandomLayer(ModelShape("wide", 7168, (FfnShape(32),)))
+    with shaped_link(2_500_000_000, 9000, cpu) as link:
+        prefix = f"duckfleet-bench-{os.getpid()}-"
+        if narrow is not None:
+            device = {"host": "wire", "switch": "duck"}[narrow]
+            subprocess.run(["ip", "-n", prefix + narrow, "link", "set", device, "mtu", "1500"], check=True)
+        with BenchDuck(layer, cpu, 0, replace(link, mtu=1500)) as duck:
+            fabric = duck.open(auth=True, spin_us=0)
+            try:
+                x, experts, weights = layer.inputs(1)
+                out = np.empty_like(x)
+                fabric.wait(fabric.submit(0, x, experts, weights), out)
+                assert np.array_equal(out, layer.shard().ffn_part(0, 0, 0, x, experts, weights))
+                [domain] = fabric.stats()["domains"]
+            finally:
+                fabric.close()
+    assert domain["mtu"] == (9000 if narrow is None else 1500)
