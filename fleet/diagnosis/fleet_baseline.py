@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from duckfleet.fleet.diagnosis import probe_report
+from duckfleet.fleet.diagnosis import probe_health, probe_report
 from duckfleet.fleet.diagnosis.probe_report import Report
 from duckfleet.fleet.diagnosis.sources.around.baseline import Baseline, Expected, Figure, Firmware
-from duckfleet.fleet.diagnosis.sources.raw import rows, table, whole
+from duckfleet.fleet.diagnosis.sources.raw import rows, table, whole, words
 from duckfleet.fleet.diagnosis.stragglers import baseline_figures
 from duckfleet.inventory.site import Duck, Site
 
@@ -48,6 +48,7 @@ def baseline_of(site: Site, duck: Duck, probed: Mapping[str, Probed]) -> Baselin
         ram_mib=duck.expect.ram_bytes >> 20 if duck.expect.ram_bytes else learnt.ram_mib,
         link_mbps=duck.expect.link_mbps or learnt.link_mbps,
         mtu=mtu,
+        power_limit_uw=_usual_power_limit(duck.mac, by_mac, probed),
     )
     return Baseline(figures, domains, expect, _firmware([probed[mac].report for mac in sorted(by_mac)]))
 
@@ -95,6 +96,23 @@ def _learnt(reports: Sequence[Report]) -> Expected:
         link_mbps=int(link) if link else None,
         num_cores=most(cores),
     )
+
+
+def _usual_power_limit(mac: str, by_mac: Mapping[str, Duck], probed: Mapping[str, Probed]) -> int | None:
+    """What most boxes with the same CPU are held to: another model has another limit, and is none the worse for it."""
+    if mac not in probed:
+        return None
+    model = _cpu_model(probed[mac].report)
+    limits = [
+        found.holding_uw
+        for other in sorted(by_mac)
+        if _cpu_model(probed[other].report) == model and (found := probe_health.power(probed[other].report).value)
+    ]
+    return most([limit for limit in limits if limit])
+
+
+def _cpu_model(report: Report) -> str:
+    return words(table(report.values, "cpu").get("model"))
 
 
 def most(values: Sequence[_V]) -> _V | None:

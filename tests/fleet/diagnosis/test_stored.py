@@ -151,3 +151,34 @@ def test_explaining_a_folder_of_raw_texts(tmp_path: Path, capsys: pytest.Capture
     assert run(["--state", str(tmp_path), "explain", "--texts", str(tmp_path), "--json"]) == 3
     assert '"top_cause": "cable_bad"' in capsys.readouterr().out
     assert run(["--state", str(tmp_path), "explain", "--texts", str(tmp_path / "none")]) == 2
+
+
+def held_to(*limits_uw: int) -> list[dict[str, Any]]:
+    """Long-term limits of the package by both interfaces, as duckd reports them."""
+    names = ("intel-rapl", "intel-rapl-mmio")
+    return [
+        {"interface": name, "constraint": "long_term", "limit_uw": limit, "enabled": True}
+        for name, limit in zip(names, limits_uw, strict=True)
+    ]
+
+
+def test_lower_power_limit_than_the_others_have(site: Site, store: Store) -> None:
+    """The site file says nothing of it: what most boxes with this CPU have is expected of each."""
+    for i in range(1, NUM_DUCKS + 1):
+        for _ in range(2):
+            values = fresh_clock(
+                {**report(i), "power_limits": held_to(20_000_000, 6_000_000 if i == 1 else 20_000_000)}
+            )
+            probe(store, i, values, 13e9 if i == 1 else 22e9 + i * 1e7)
+    found = diagnose_ducks(site, store, site.ducks)
+    assert found[mac(1)].top_cause == "cpu_power_limit"
+    assert {found[mac(i)].top_cause for i in range(2, NUM_DUCKS + 1)} == {"none"}
+
+
+def test_power_limit_of_another_cpu_is_its_own(site: Site, store: Store) -> None:
+    for i in range(1, NUM_DUCKS + 1):
+        values = fresh_clock({**report(i), "power_limits": held_to(20_000_000, 20_000_000)})
+        if i == 1:
+            values |= {"cpu": {"model": "N95", "num_cpus": 4}, "power_limits": held_to(15_000_000, 15_000_000)}
+        probe(store, i, values)
+    assert diagnose_ducks(site, store, [site.ducks[0]])[mac(1)].top_cause == "none"
