@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from duckfleet.fleet.playbooks.catalogue import Playbook
     from duckfleet.fleet.playbooks.events import TaskEvent
 
+MAX_TASK_CHARS = 40  # beside a bar on a terminal of 80 columns
 STYLES = {"changed": "yellow", "failed": "bold red", "unreachable": "bold red", "skipped": "dim", "ignored": "dim"}
 
 
@@ -83,6 +85,7 @@ def run(
         console.print_json(record)
     else:
         _print_record(record)
+        console.note("every task of it: duckctl playbook log last")
     if record.outcome == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
     if record.outcome != "ok":
@@ -112,8 +115,8 @@ def log(
         if json:
             console.print_json(kept)
             return
-        rows = [(console.moment(one.started_at_s), one.playbook, one.outcome, _counted(one), one.run) for one in kept]
-        console.out.print(console.table(("when", "playbook", "outcome", "well", "run"), rows))
+        rows = [(console.moment(one.started_at_s), one.outcome, _counted(one), one.run) for one in kept]
+        console.out.print(console.table(("when", "outcome", "well", "name"), rows))
         return
     record = archive.find(folder, which)
     if output:
@@ -124,7 +127,7 @@ def log(
         console.print_json({"record": record, "tasks": events})
         return
     for event in events:
-        console.out.print(_line(event), soft_wrap=True)
+        console.out.print(_line(event), soft_wrap=not console.out.is_terminal)
     _print_record(record)
 
 
@@ -159,8 +162,6 @@ class _Live:
 
     def __init__(self, progress: Progress, playbook: Playbook, num_machines: int, *, is_quiet: bool) -> None:
         self._progress = progress
-        self._playbook = playbook
-        self._num_machines = num_machines
         self._is_quiet = is_quiet
         self._bar: TaskID = progress.add_task(playbook.name, total=num_machines, unit="machines")
         self._task = ""
@@ -168,12 +169,13 @@ class _Live:
     def hear(self, event: TaskEvent) -> None:
         if event.task != self._task:
             self._task = event.task
-            self._progress.reset(self._bar, description=f"{self._playbook.name}: {event.task}")
+            self._progress.reset(self._bar, description=textwrap.shorten(event.task, MAX_TASK_CHARS, placeholder="…"))
         if event.status == "started":
             return
         self._progress.advance(self._bar)
-        if not self._is_quiet and (event.status in ("changed", "failed", "unreachable") or event.note):
-            self._progress.console.print(_line(event), soft_wrap=True)
+        if not self._is_quiet and event.status in ("changed", "failed", "unreachable"):
+            there = self._progress.console
+            there.print(_line(event), soft_wrap=not there.is_terminal)
 
 
 def _line(event: TaskEvent) -> Text:
@@ -197,9 +199,7 @@ def _print_record(record: RunRecord) -> None:
     columns = ("duck", "result", "ok", "changed", "skipped", "what")
     console.out.print(console.table(columns, rows, numeric=("ok", "changed", "skipped")))
     took = console.age(record.finished_at_s - record.started_at_s)
-    console.out.print(
-        f"{record.playbook}: {_counted(record)} well, {took}; `duckctl playbook log {record.run}`", soft_wrap=True
-    )
+    console.out.print(f"{record.playbook}: {_counted(record)} well, {took}")
 
 
 def _counted(record: RunRecord) -> str:

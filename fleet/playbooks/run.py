@@ -24,6 +24,7 @@ from duckfleet.fleet.playbooks.verdicts import FIRMWARE, REFUSED, Verdict, judge
 from duckfleet.fleet.reach import on_all, told_host_key
 from duckfleet.fleet.shell import KNOWN_HOSTS, pin
 from duckfleet.fleet.switching import is_own_address
+from duckfleet.fleet.trust import SSH_KEY_FILE
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.site import Duck, Site
 
@@ -48,7 +49,10 @@ def runs_dir(fleet: FleetContext) -> Path:
 def choose(playbook: Playbook, site: Site, wanted: Sequence[str]) -> tuple[Duck, ...]:
     """The ducks that are meant. Raises `OperatorError` for ducks named to a playbook that is for the host."""
     if playbook.runs_on == DUCKS:
-        return site.select(wanted)
+        chosen = site.select(wanted)
+        if not chosen:
+            raise OperatorError(f"{site.path} has no ducks yet: `duckctl discover` proposes them")
+        return chosen
     if wanted:
         raise OperatorError(f"playbook {playbook.name} sets up this host and takes no ducks: leave {wanted[0]!r} out")
     return ()
@@ -75,6 +79,7 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
     if run.playbook.runs_on != DUCKS and os.geteuid() != 0:
         raise OperatorError(f"playbook {run.playbook.name} sets up this host, which takes root")
     require_programs(needs_ssh=bool(taking_part))
+    _pin_told_keys(fleet, taking_part)
     started_at_s = time.time()
     folder = archive.new_run(runs_dir(fleet), run.playbook.name, started_at_s)
     about = {"playbook": run.playbook.name, "run": folder.name}
@@ -82,7 +87,6 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
     events: list[TaskEvent] = []
     finished = Finished(0, False, "")
     if machines:
-        _pin_told_keys(fleet, taking_part)
         finished = play(_request(fleet, run, folder, taking_part), _hear(machines, events, say))
     if machines and not events and finished.return_code and not finished.was_interrupted:
         store.log("playbook_finished", {**about, "outcome": "failed"})
@@ -148,6 +152,10 @@ def _hear(
 
 def _pin_told_keys(fleet: FleetContext, ducks: Sequence[Duck]) -> None:
     """A box booted from our image makes itself a new host key at each start: its daemon vouches for it."""
+    if not ducks:
+        return
+    if not (fleet.keys_dir / SSH_KEY_FILE).exists():
+        raise OperatorError(f"there is no ssh key in {fleet.keys_dir}: `duckctl init` makes the fleet's keys")
     known = fleet.keys_dir / KNOWN_HOSTS
     known.touch(mode=0o600, exist_ok=True)
     for duck, key in on_all(ducks, lambda duck: told_host_key(fleet.site, duck, fleet.keys)):

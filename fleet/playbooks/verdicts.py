@@ -10,7 +10,7 @@ from duckfleet.fleet.playbooks import burn_in, firmware
 from duckfleet.fleet.playbooks.events import Tally
 
 OK, CHANGED, FAILED, UNREACHABLE, UNSUPPORTED = "ok", "changed", "failed", "unreachable", "unsupported"
-NOT_RUN, REFUSED, UNKNOWN = "not run", "refused", "unknown"
+NOT_RUN, REFUSED, UNKNOWN, INTERRUPTED = "not run", "refused", "unknown", "interrupted"
 BURN_IN, FIRMWARE = "burn_in", "firmware"  # kinds of reports, and of lines in the event log
 
 
@@ -35,7 +35,8 @@ def judge(
         evidence = {"task": tally.failed_task, "error": tally.failure}
         return Verdict(outcome, tally.failure, False, "playbook_failed", evidence)
     if was_interrupted and not tally.report:
-        return Verdict(NOT_RUN, "interrupted", False, "playbook_failed", {"error": "interrupted"})
+        words = f"after {tally.num_ok} tasks"
+        return Verdict(INTERRUPTED, words, False, "playbook_failed", {"error": f"interrupted {words}"})
     if not tally.num_ok and not tally.num_skipped:
         return Verdict(NOT_RUN, "no task was run on it", False, "playbook_failed", {"error": "no task was run"})
     if kind in _JUDGES and not is_check:

@@ -226,7 +226,13 @@ def test_nothing_reached_this_machine(host: Host, duck_runs: list[dict[str, Any]
     assert not Path("/etc/sysctl.d/60-duckfleet.conf").exists()
 
 
-def test_a_playbook_for_the_host_takes_no_ducks(shelf: Shelf) -> None:
-    done = shelf.duckctl("playbook", "run", "host-setup", "ann")
-    assert done.returncode == 2 and "takes no ducks" in done.stderr
-    assert shelf.duckctl("playbook", "run", "power-limits").returncode == 2
+def test_what_cannot_be_started_is_refused_before_anything_runs(shelf: Shelf, tmp_path: Path) -> None:
+    elsewhere = ("--state", str(tmp_path / "no keys"))
+    for arguments, words in (
+        (("playbook", "run", "host-setup", "ann"), "takes no ducks"),
+        (("playbook", "run", "power-limits"), "needs --set watts="),
+        ((*elsewhere, "playbook", "run", "firmware"), "`duckctl init`"),
+    ):
+        done = shelf.duckctl(*arguments)
+        assert done.returncode == 2 and words in " ".join(done.stderr.split()), done.stderr
+    assert not (tmp_path / "no keys/playbooks").exists()

@@ -93,7 +93,7 @@ def test_what_was_counted_is_judged() -> None:
     assert set(found) == {"ann", "bob", "cat"}
     assert [judge(found[name], {}).outcome for name in found] == ["changed", "failed", "not run"]
     assert judge(found["ann"], {}, is_check=True).detail == "1 would be changed"
-    assert judge(found["ann"], {}, was_interrupted=True).outcome == "not run"
+    assert judge(found["ann"], {}, was_interrupted=True).outcome == "interrupted"
     assert not judge(Tally("ann", num_ok=1, is_unreachable=True), {}).is_well
 
 
