@@ -143,25 +143,84 @@ void unpack_format(const MatrixView& view, const PanelShape& shape, std::uint32_
   }
 }
 
+// The index of the first code that is not a finite number, or `count`. Eight bytes at a time: a field whose exponent bits
+// are all ones, and no other, reaches its top bit when one is added to them.
+template <Format F>
+std::uint64_t first_not_finite(const CodeMatrix& source, std::uint64_t count) noexcept {
+  constexpr std::uint64_t kExponents = F == Format::kF32    ? 0x7F800000'7F800000
+                                       : F == Format::kBf16 ? 0x7F807F80'7F807F80
+                                       : F == Format::kE4m3 ? 0x7F7F7F7F'7F7F7F7F
+                                                            : 0x7C7C7C7C'7C7C7C7C;
+  constexpr std::uint64_t kTops = F == Format::kF32 ? 0x80000000'80000000 : F == Format::kBf16 ? 0x80008000'80008000
+                                                                                                : 0x80808080'80808080;
+  constexpr std::uint64_t kOnes = kExponents & ~(kExponents << 1);  // the lowest exponent bit of each field
+  constexpr std::uint64_t kEach = F == Format::kF32 ? 2 : F == Format::kBf16 ? 4 : 8;
+  constexpr std::uint64_t kWords = 32;
+  std::uint64_t i = 0;
+  for (; i + kWords * kEach <= count; i += kWords * kEach) {
+    const std::byte* at = source.codes + i / kEach * 8;
+    std::uint64_t found = 0;
+    for (std::uint64_t w = 0; w < kWords; ++w) {
+      std::uint64_t word;
+      std::memcpy(&word, at + 8 * w, 8);
+      if constexpr (F == Format::kFp9) word >>= 1;  // its exponent begins at the top bit
+      found |= (word & kExponents) + kOnes;
+    }
+    if (found & kTops) break;
+  }
+  while (i < count && is_finite<F>(code_at<F>(source, i))) ++i;
+  return i;
+}
+
+// A block that lies wholly in the matrix; `first` is the index of its first code.
+template <Format F>
+void pack_whole_block(const CodeMatrix& source, std::uint64_t first, std::uint32_t num_cols, std::byte* block,
+                      std::uint32_t stride) noexcept {
+  if constexpr (F == Format::kE4m3) {
+    const std::byte* rows[kPanelRows];
+    for (std::uint32_t unit = 0; unit < kPanelRows; ++unit)
+      rows[unit] = source.codes + first + std::uint64_t{unit_row(unit)} * num_cols;
+    for (std::uint32_t v = 0; v < kBlockK / 2; ++v)
+      for (std::uint32_t unit = 0; unit < kPanelRows; ++unit)
+        std::memcpy(block + std::uint64_t{v} * stride + unit * 2, rows[unit] + 2 * v, 2);
+  } else {
+    std::uint32_t codes[kPanelRows][kBlockK];
+    for (std::uint32_t r = 0; r < kPanelRows; ++r)
+      for (std::uint32_t k = 0; k < kBlockK; ++k)
+        codes[r][k] = code_at<F>(source, first + std::uint64_t{r} * num_cols + k);
+    encode_block<F>(codes, block, stride);
+  }
+}
+
 template <Format F>
 std::optional<Position> pack_format(const CodeMatrix& source, const PanelShape& shape, const MatrixView& view,
                                     std::byte* blocks, std::uint32_t panel0, std::uint32_t panel_step) noexcept {
+  const std::uint64_t num_codes = std::uint64_t{shape.num_rows} * shape.num_cols;
+  if (const std::uint64_t bad = first_not_finite<F>(source, num_codes); bad != num_codes)
+    return Position{bad / shape.num_cols, bad % shape.num_cols};
   const std::uint32_t num_panels = (shape.row_lead + shape.num_rows + kPanelRows - 1) / kPanelRows;
   std::uint32_t codes[kPanelRows][kBlockK];
   for (std::uint32_t panel = 0; panel < num_panels; ++panel) {
-    for (std::uint32_t b = 0; b < shape.num_blocks; ++b) {
+    // Rows and columns before the first wrap to huge numbers and are filling like those after the last.
+    const std::uint32_t row0 = panel * kPanelRows - shape.row_lead, target = panel0 + panel * panel_step;
+    const bool whole_rows = row0 < shape.num_rows && shape.num_rows - row0 >= kPanelRows;
+    const std::uint32_t stride = view.vector_stride(target);
+    std::byte* block = blocks + (view.block(target, 0) - view.blocks);
+    const std::uint64_t next = view.group_width(view.group_of(target)) * block_bytes(F);
+    for (std::uint32_t b = 0; b < shape.num_blocks; ++b, block += next) {
+      const std::uint32_t col0 = b * kBlockK - shape.col_lead;
+      if (whole_rows && col0 < shape.num_cols && shape.num_cols - col0 >= kBlockK) {
+        pack_whole_block<F>(source, std::uint64_t{row0} * shape.num_cols + col0, shape.num_cols, block, stride);
+        continue;
+      }
       for (std::uint32_t r = 0; r < kPanelRows; ++r) {
         for (std::uint32_t k = 0; k < kBlockK; ++k) {
-          // Rows and columns before the first wrap to huge numbers and are filling like those after the last.
-          const std::uint32_t row = panel * kPanelRows + r - shape.row_lead, col = b * kBlockK + k - shape.col_lead;
-          codes[r][k] = 0;
-          if (row >= shape.num_rows || col >= shape.num_cols) continue;
-          codes[r][k] = code_at<F>(source, std::uint64_t{row} * shape.num_cols + col);
-          if (!is_finite<F>(codes[r][k])) return Position{row, col};
+          const std::uint32_t row = row0 + r, col = col0 + k;
+          const bool inside = row < shape.num_rows && col < shape.num_cols;
+          codes[r][k] = inside ? code_at<F>(source, std::uint64_t{row} * shape.num_cols + col) : 0;
         }
       }
-      const std::uint32_t target = panel0 + panel * panel_step;
-      encode_block<F>(codes, blocks + (view.block(target, b) - view.blocks), view.vector_stride(target));
+      encode_block<F>(codes, block, stride);
     }
   }
   return std::nullopt;

@@ -6,7 +6,7 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from duckfleet.inventory.errors import MachineError
@@ -56,20 +56,24 @@ class ControlConnection:
         """Idempotent."""
         self._socket.close()
 
-    def send(self, kind: ControlType, payload: bytes, timeout_s: float) -> int:
-        """Send one frame; returns its request id. Not every frame is answered."""
+    def send(self, kind: ControlType, pieces: Sequence[bytes | memoryview], timeout_s: float) -> int:
+        """Send one frame, its payload in pieces; returns its request id. Not every frame is answered."""
         request_id = self._next_request_id
         self._next_request_id = request_id % 0xFFFFFFFF + 1
-        frame = ControlHeader(type=kind, request_id=request_id, length=len(payload)).pack() + payload
+        length = sum(map(len, pieces))
+        frame = b"".join((ControlHeader(type=kind, request_id=request_id, length=length).pack(), *pieces))
         with self._mapped_errors():
             self._socket.settimeout(timeout_s)
-            self._socket.sendall(self._stream.seal(frame) if self._stream else frame)
+            if self._stream is not None:
+                frame = self._stream.push(frame)
+                self._socket.sendall(struct.pack("<I", len(frame)), socket.MSG_MORE)
+            self._socket.sendall(frame)
         return request_id
 
     def request(self, kind: ControlType, payload: bytes, timeout_s: float) -> tuple[ControlType, bytes]:
         """Send a frame and wait for its answer. Raises the duck's refusal as its own type."""
         deadline = time.monotonic() + timeout_s
-        request_id = self.send(kind, payload, timeout_s)
+        request_id = self.send(kind, (payload,), timeout_s)
         with self._mapped_errors():
             header, answer = self._receive(deadline)
             if header.request_id not in (request_id, 0):

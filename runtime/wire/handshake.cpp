@@ -60,18 +60,15 @@ std::vector<std::byte> SecretStream::seal(std::span<const std::byte> frame) {
   return out;
 }
 
-std::optional<std::vector<std::byte>> SecretStream::open(std::span<const std::byte> sealed) {
-  if (sealed.size() < kSealBytes) return std::nullopt;
-  std::vector<std::byte> frame(sealed.size() - kSealBytes);
+bool SecretStream::open(std::span<const std::byte> sealed, std::vector<std::byte>& frame) {
+  if (sealed.size() < kSealBytes) return false;
+  frame.resize(sealed.size() - kSealBytes);
   std::uint8_t tag = 0;
   std::uint8_t nothing = 0;
   auto* out = frame.empty() ? &nothing : reinterpret_cast<std::uint8_t*>(frame.data());
-  if (crypto_secretstream_xchacha20poly1305_pull(&pull_, out, nullptr, &tag,
-                                                 reinterpret_cast<const std::uint8_t*>(sealed.data()), sealed.size(),
-                                                 nullptr, 0) != 0) {
-    return std::nullopt;
-  }
-  return frame;
+  return crypto_secretstream_xchacha20poly1305_pull(&pull_, out, nullptr, &tag,
+                                                    reinterpret_cast<const std::uint8_t*>(sealed.data()),
+                                                    sealed.size(), nullptr, 0) == 0;
 }
 
 std::optional<DuckHandshake> DuckHandshake::accept(

@@ -42,8 +42,8 @@ class SecretStream {
   // `u32 length` and the sealed frame.
   std::vector<std::byte> seal(std::span<const std::byte> frame);
 
-  // The frame, or nothing when it was made with other keys, changed, or is out of order.
-  std::optional<std::vector<std::byte>> open(std::span<const std::byte> sealed);
+  // Into `frame`, whose memory is used again. False when it was made with other keys, changed, or is out of order.
+  bool open(std::span<const std::byte> sealed, std::vector<std::byte>& frame);
 
  private:
   friend class DuckHandshake;

@@ -57,8 +57,12 @@ class SecretStream:
 
     def seal(self, frame: bytes) -> bytes:
         """`u32 length` and the sealed frame."""
-        sealed = crypto_secretstream_xchacha20poly1305_push(self._push, frame)
-        return struct.pack("<I", len(sealed)) + bytes(sealed)
+        sealed = self.push(frame)
+        return struct.pack("<I", len(sealed)) + sealed
+
+    def push(self, frame: bytes) -> bytes:
+        """The sealed frame, without its length."""
+        return bytes(crypto_secretstream_xchacha20poly1305_push(self._push, frame))
 
     def open(self, sealed: bytes) -> bytes:
         """The frame in `sealed` (without its length). Raises `SealError`."""

@@ -243,16 +243,14 @@ bool ControlConnection::receive_sealed(wire::ControlFrame& frame) {
     why_ = "what it sent is no frame";
     return false;
   }
-  std::vector<std::byte> sealed(length);
-  if (!read_counted(sealed, deadline)) return false;
-  auto opened = stream_->open(sealed);
-  if (!opened) {
+  sealed_.resize(length);
+  if (!read_counted(sealed_, deadline)) return false;
+  if (!stream_->open(sealed_, buffer_)) {
     counters_.auth_failed.add();
     log_warn("control_not_authentic").with("peer", peer_);
     why_ = "what it sent was changed on its way";
     return false;
   }
-  buffer_ = std::move(*opened);
   if (const auto refusal = wire::parse_control_frame(buffer_, frame)) return refuse(frame.header.request_id, *refusal);
   return true;
 }

@@ -71,7 +71,7 @@ class ControlConnection {
   std::optional<Clock::time_point> first_deadline_;  // of a keyed host's first sealed frame
   std::optional<std::uint64_t> ticket_;
   std::string why_;  // the last reading failed
-  std::vector<std::byte> buffer_;
+  std::vector<std::byte> sealed_, buffer_;  // as it came; a frame
 };
 
 }  // namespace duckfleet::duckd
