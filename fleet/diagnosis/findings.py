@@ -8,6 +8,8 @@ from enum import IntEnum
 
 INSUFFICIENT = "unknown_insufficient"
 HEALTHY = "none"
+STARTING = "starting"
+"""The finding on a duck that was told to start a moment ago: there is nothing to do but to wait."""
 
 
 class Severity(IntEnum):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from duckfleet.fleet.diagnosis.case import Case
 from duckfleet.fleet.diagnosis.causes import AT_THE_DESK, CAUSES
 from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Cause, NextTest
+from duckfleet.fleet.diagnosis.history import STILL_STARTING
 
 CERTAIN = 0.8
 LEAST_DIVISION = 0.15  # of the belief on the smaller side
-DESK_MIN, WALK_MIN = 5, 20
+DESK_MIN, WALK_MIN, WAIT_MIN = 5, 20, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def next_test(causes: Sequence[Cause], case: Case) -> NextTest:
     """For causes in falling order of belief. Ties in cost go to the test that divides best."""
     known = [cause for cause in causes if cause.code != INSUFFICIENT]
     total = sum(cause.weight for cause in known)
+    if case.history.standing == STILL_STARTING:
+        return NextTest("wait: a start takes some minutes", WAIT_MIN)
     if not known or total <= 0:
         return NextTest("look at its power LED, or add a source of evidence (switch by SNMP, smart plug)", 10)
     top = known[0]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duckfleet.fleet.diagnosis.causes import AT_THE_BOX, AT_THE_DESK, AT_THE_SWITCH, CAUSES
-from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, Diagnosis, Finding, Severity
+from duckfleet.fleet.diagnosis.findings import INSUFFICIENT, STARTING, Diagnosis, Finding, Severity
 
 LIKELY = 0.2  # causes with this much of the belief are worth their part in the bag
 TITLES = {
@@ -46,7 +46,12 @@ class Job:
 
 def jobs(patients: Sequence[Patient]) -> tuple[Job, ...]:
     """By place, then by rack position in the order of a walk, the worst first at each box."""
-    found = [_job(patient, finding) for patient in patients for finding in patient.diagnosis.findings]
+    found = [
+        _job(patient, finding)
+        for patient in patients
+        for finding in patient.diagnosis.findings
+        if finding.code != STARTING
+    ]
     return tuple(sorted(found, key=_walk))
 
 

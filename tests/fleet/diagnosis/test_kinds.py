@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from duckfleet.fleet.diagnosis import diagnose, look_from_texts
 from duckfleet.fleet.diagnosis.findings import HEALTHY, INSUFFICIENT
+from duckfleet.fleet.diagnosis.workorder import Patient, jobs
 from tests.fleet.diagnosis.boxes import (
     MAC,
     burst,
@@ -143,8 +145,13 @@ def test_a_start_that_begins_again_and_again_is_the_images_fault_though_no_state
     assert silent(SERVED + ORDERED_OFF + WOKEN + rounds) == "image_or_dhcp_server"
 
 
-def test_seconds_after_the_packet_nothing_can_be_said() -> None:
-    assert silent(SERVED + ORDERED_OFF + event("2026-03-10T11:59:40", "waking", "wake_sent")) == INSUFFICIENT
+def test_seconds_after_the_packet_nothing_can_be_said_and_nobody_is_sent() -> None:
+    starting = SERVED + ORDERED_OFF + event("2026-03-10T11:59:40", "waking", "wake_sent")
+    assert silent(starting) == INSUFFICIENT
+    texts = {name: healthy()[name] for name in ("duck.json", "fleet.json")}
+    diagnosis = diagnose(look_from_texts({**texts, "events.txt": starting}))
+    assert diagnosis.findings[0].next_test.text.startswith("wait") and not diagnosis.is_to_be_held
+    assert jobs([Patient("d1-107", "10.21.1.107", "A7", diagnosis)]) == ()
 
 
 OFFERED = tuple(
