@@ -62,7 +62,7 @@ def next_test(causes: Sequence[Cause], case: Case) -> NextTest:
     """For causes in falling order of belief. Ties in cost go to the test that divides best."""
     known = [cause for cause in causes if cause.code != INSUFFICIENT]
     total = sum(cause.weight for cause in known)
-    if case.history.standing == STILL_STARTING:
+    if not known and case.history.standing == STILL_STARTING:
         return NextTest("wait: a start takes some minutes", WAIT_MIN)
     if not known or total <= 0:
         return NextTest("look at its power LED, or add a source of evidence (switch by SNMP, smart plug)", 10)

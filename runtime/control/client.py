@@ -98,9 +98,7 @@ class ControlClient:
             return
         for start in range(0, len(view), _PIECE_BYTES):
             piece = view[start : start + _PIECE_BYTES]
-            self._connection.send(
-                ControlType.CHUNK_DATA, (ChunkData(start).pack(), piece), max(self._timeout_s, 10.0)
-            )
+            self._connection.send(ControlType.CHUNK_DATA, (ChunkData(start).pack(), piece), max(self._timeout_s, 10.0))
             if progress is not None:
                 progress(len(piece))
         self._request(

@@ -152,6 +152,9 @@ def test_seconds_after_the_packet_nothing_can_be_said_and_nobody_is_sent() -> No
     diagnosis = diagnose(look_from_texts({**texts, "events.txt": starting}))
     assert diagnosis.findings[0].next_test.text.startswith("wait") and not diagnosis.is_to_be_held
     assert jobs([Patient("d1-107", "10.21.1.107", "A7", diagnosis)]) == ()
+    with_a_dead_battery = diagnosis_of({"events.txt": starting, "rtc.txt": "batt_status\t: dead\n"})
+    (work,) = jobs([Patient("d1-107", "10.21.1.107", "A7", with_a_dead_battery)])
+    assert work.causes == ("dead_cmos_battery",) and not work.first.startswith("wait")
 
 
 OFFERED = tuple(
