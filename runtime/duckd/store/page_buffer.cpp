@@ -6,30 +6,48 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
 namespace duckfleet::duckd {
+namespace {
+
+constexpr std::size_t kHuge = std::size_t{2} << 20;
+
+}  // namespace
 
 PageBuffer::PageBuffer(PageBuffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)) {}
 
 PageBuffer& PageBuffer::operator=(PageBuffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
   return *this;
 }
 
 PageBuffer::~PageBuffer() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ != nullptr) munmap(data_, mapped_);
 }
 
 std::optional<PageBuffer> PageBuffer::anonymous(std::size_t size) {
   if (size == 0) return PageBuffer{};
-  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) return std::nullopt;
-  madvise(data, size, MADV_HUGEPAGE);  // a hint; refused by kernels without it
-  return PageBuffer(static_cast<std::byte*>(data), size);
+  const bool is_large = size > kHuge / 2;
+  const std::size_t mapped = is_large ? (size + kHuge - 1) / kHuge * kHuge : size, spare = is_large ? kHuge : 0;
+  void* const at = mmap(nullptr, mapped + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return std::nullopt;
+  auto* const begin = static_cast<std::byte*>(at);
+  auto* data = begin;
+  if (is_large) {
+    const std::size_t before = (kHuge - reinterpret_cast<std::uintptr_t>(begin) % kHuge) % kHuge;
+    data += before;
+    if (before > 0) munmap(begin, before);
+    if (before < spare) munmap(data + mapped, spare - before);
+  }
+  madvise(data, mapped, MADV_HUGEPAGE);  // a hint; refused by kernels without it
+  return PageBuffer(data, size, mapped);
 }
 
 std::optional<PageBuffer> PageBuffer::map_file(const std::string& path, std::string& error) {
@@ -47,7 +65,8 @@ std::optional<PageBuffer> PageBuffer::map_file(const std::string& path, std::str
   error = data == MAP_FAILED ? "it is no regular file with content" : "";
   close(file);
   if (data == MAP_FAILED) return std::nullopt;
-  return PageBuffer(static_cast<std::byte*>(data), static_cast<std::size_t>(info.st_size));
+  return PageBuffer(static_cast<std::byte*>(data), static_cast<std::size_t>(info.st_size),
+                    static_cast<std::size_t>(info.st_size));
 }
 
 bool PageBuffer::make_writable(std::string& error) noexcept {
@@ -74,7 +93,7 @@ std::optional<PageBuffer> PageBuffer::create_file(const std::string& path, std::
     unlink(path.c_str());
     return std::nullopt;
   }
-  return PageBuffer(static_cast<std::byte*>(data), size);
+  return PageBuffer(static_cast<std::byte*>(data), size, size);
 }
 
 }  // namespace duckfleet::duckd

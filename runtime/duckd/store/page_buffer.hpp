@@ -15,11 +15,12 @@ class PageBuffer {
   PageBuffer& operator=(PageBuffer&& other) noexcept;
   ~PageBuffer();
 
-  // Zeroed memory, in huge pages where the kernel has them. Nothing when there is no address space or memory for it.
+  // Zeroed memory, in huge pages where the kernel has them: what is larger than half of one begins with one and ends with
+  // one, for a page walk every 4 KB keeps a core from reading as fast as it could. Nothing when there is no address space or memory for it.
   static std::optional<PageBuffer> anonymous(std::size_t size);
 
-  // An existing file, not to be written to until `make_writable`; a new file of `size` bytes whose blocks are reserved, so that a full file system is an
-  // error here and not a SIGBUS later. `error` says what went wrong.
+  // An existing file, not to be written to until `make_writable`; a new file of `size` bytes whose blocks are reserved, so
+  // that a full file system is an error here and not a SIGBUS later. `error` says what went wrong.
   static std::optional<PageBuffer> map_file(const std::string& path, std::string& error);
   static std::optional<PageBuffer> create_file(const std::string& path, std::size_t size, std::string& error);
 
@@ -30,10 +31,10 @@ class PageBuffer {
   std::size_t size() const noexcept { return size_; }
 
  private:
-  PageBuffer(std::byte* data, std::size_t size) noexcept : data_(data), size_(size) {}
+  PageBuffer(std::byte* data, std::size_t size, std::size_t mapped) noexcept : data_(data), size_(size), mapped_(mapped) {}
 
   std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  std::size_t size_ = 0, mapped_ = 0;
 };
 
 }  // namespace duckfleet::duckd
