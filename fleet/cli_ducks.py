@@ -33,6 +33,12 @@ def probe(
         bool, typer.Option("--ssh", help="Ask the box's own tools over ssh too, where its daemon says less or nothing.")
     ] = False,
     at_once: Annotated[int, typer.Option(min=1, max=64, help="How many ducks are measured at a time.")] = 8,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=1.0, metavar="S", help="How long measuring one may take, beside --seconds."
+        ),
+    ] = 30.0,
     json: Json = False,
 ) -> None:
     """Ask ducks what they are and measure them; the evidence that place and serve rest on.
@@ -53,7 +59,9 @@ def probe(
         def report(_duck: Duck) -> None:
             progress.advance(task)
 
-        options = ProbeOptions(seconds=seconds, at_once=at_once, ssh_dir=fleet.keys_dir if ssh else None)
+        options = ProbeOptions(
+            seconds=seconds, at_once=at_once, ssh_dir=fleet.keys_dir if ssh else None, timeout_s=timeout
+        )
         results = probe_all(fleet.site, fleet.known_store, fleet.keys, chosen, report, options)
     if json:
         console.print_json([_probe_json(result) for result in results])

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.mac import BadMac, parse_mac
 from duckfleet.inventory.site import Domain, Duck, Site
 
 if TYPE_CHECKING:
     from scapy.packet import Packet
+    from scapy.sendrecv import AsyncSniffer
 
 OPEN_TIMEOUT_S = 5.0
 BPF = "arp or (udp and (port 67 or port 68))"
@@ -129,9 +131,8 @@ def listen(
     import scapy.layers.dhcp
     import scapy.layers.inet
     import scapy.layers.l2  # noqa: F401  # a layer is known to scapy once it is imported
+    from scapy.error import Scapy_Exception
     from scapy.sendrecv import AsyncSniffer
-
-    from duckfleet.inventory.errors import OperatorError
 
     sightings: list[Sighting] = []
 
@@ -156,17 +157,28 @@ def listen(
             sniffers.append((domain, sniffer))
         for _ in sniffers:
             opened.acquire(timeout=OPEN_TIMEOUT_S)
+        _require_open(sniffers)
         ready()
         with contextlib.suppress(KeyboardInterrupt):  # ctrl-C: enough was heard
             time.sleep(seconds)
     finally:
         for _domain, sniffer in sniffers:
             if sniffer.running:
-                with contextlib.suppress(OSError):  # told below
+                with contextlib.suppress(OSError, Scapy_Exception):  # told by `_require_open`
                     sniffer.stop()
+    _require_open(sniffers)
+    return sightings
+
+
+def _require_open(sniffers: Iterable[tuple[Domain, AsyncSniffer]]) -> None:
+    """Raises `OperatorError` for an interface that cannot be listened on."""
     for domain, sniffer in sniffers:
         error = getattr(sniffer, "exception", None)
-        if error is not None:
-            why = "it needs root (CAP_NET_RAW)" if isinstance(error, PermissionError) else str(error)
-            raise OperatorError(f"cannot listen on {domain.interface} (domain {domain.name}): {why}")
-    return sightings
+        if error is None:
+            continue
+        why = str(error)
+        if isinstance(error, PermissionError):
+            why = "it needs root (CAP_NET_RAW)"
+        elif "libpcap" in why:
+            why = "libpcap is not installed: apt install libpcap0.8"
+        raise OperatorError(f"cannot listen on {domain.interface} (domain {domain.name}): {why}")

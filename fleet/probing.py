@@ -24,7 +24,7 @@ from duckfleet.inventory.codec import to_plain
 from duckfleet.inventory.errors import MachineError
 from duckfleet.inventory.site import Duck, Site
 from duckfleet.inventory.store import Store
-from duckfleet.runtime.control import ControlClient
+from duckfleet.runtime.control import MEASURE_TIMEOUT_S, ControlClient
 from duckfleet.runtime.errors import DuckLost
 from duckfleet.runtime.wire import FleetKeys, WireFormatError
 
@@ -44,6 +44,7 @@ class ProbeOptions:
     num_echoes: int = 600  # of the burst test; 0: none
     ssh_dir: Path | None = None  # where the ssh key is: ask the box's own tools too
     at_once: int = PROBES_AT_ONCE
+    timeout_s: float = MEASURE_TIMEOUT_S  # of what does not last `seconds`
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _measure(site: Site, duck: Duck, client: ControlClient, options: ProbeOption
     # Ducks that are processes of this host would take all of its memory and cores, each of them.
     seconds = 0 if is_own_address(duck.address) else options.seconds
     if not options.num_echoes:
-        report = client.probe(memory_s=seconds, sustained_s=seconds)
+        report = client.probe(memory_s=seconds, sustained_s=seconds, measure_timeout_s=options.timeout_s)
         return {**report, "identity": identity}
     domain = site.domain(duck.domain)
     before = client.probe(measure=False)
@@ -169,7 +170,7 @@ def _measure(site: Site, duck: Duck, client: ControlClient, options: ProbeOption
     except BurstFailed as error:
         failure = str(error)
     host_rises = rises(host_before, host_counters(domain.interface))
-    report = client.probe(memory_s=seconds, sustained_s=seconds)
+    report = client.probe(memory_s=seconds, sustained_s=seconds, measure_timeout_s=options.timeout_s)
     report = {**report, "identity": identity, "burst": burst}
     report["load"] = {"before": before.get("nics"), "after": report.get("nics"), "host": host_rises}
     if failure:

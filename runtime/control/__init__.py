@@ -1,7 +1,7 @@
 """Client of the control plane of duckd."""
 
 from .binary import duckd_path
-from .client import ControlClient
+from .client import MEASURE_TIMEOUT_S, ControlClient
 from .errors import (
     AuthNotConfigured,
     AuthRequired,
@@ -34,6 +34,7 @@ from .records import Assignment, Identity, SessionConfig, Ticket
 from .releases import host_release, release_remark
 
 __all__ = [
+    "MEASURE_TIMEOUT_S",
     "Assignment",
     "AuthNotConfigured",
     "AuthRequired",

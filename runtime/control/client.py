@@ -36,7 +36,8 @@ from .errors import ProtocolViolation
 from .records import Assignment, Identity, SessionConfig, Ticket
 
 _PIECE_BYTES = MAX_CONTROL_PAYLOAD - 4096
-_PROBE_TIMEOUT_S, _QUICK_PROBE_TIMEOUT_S = 30.0, 10.0
+MEASURE_TIMEOUT_S = 30.0
+_QUICK_PROBE_TIMEOUT_S = 10.0
 _CHUNK_END_S = 20.0  # and the time to hash and pack the chunk, on a duck that has better things to do
 _CHUNK_END_BYTES_PER_S = 4e6
 _KEEP_TIMEOUT_S = 30.0  # to give back tens of gigabytes
@@ -156,16 +157,24 @@ class ControlClient:
         """Counters and times since duckd's start (docs/wire.md lists them)."""
         return self._json(self._request(ControlType.STATS, b"", ControlType.STATS_REPLY))
 
-    def probe(self, *, measure: bool = True, memory_s: int = 0, sustained_s: int = 0) -> dict[str, Any]:
+    def probe(
+        self,
+        *,
+        measure: bool = True,
+        memory_s: int = 0,
+        sustained_s: int = 0,
+        measure_timeout_s: float = MEASURE_TIMEOUT_S,
+    ) -> dict[str, Any]:
         """What the box is; `measure` includes bandwidth and frequency and takes part of a second.
 
         `memory_s` tests free memory for so long, `sustained_s` keeps all cores busy for so long to see what frequency
-        they hold, and for so long again with the kernels; where both are given they last equally long.
+        they hold, and for so long again with the kernels; where both are given they last equally long. What is measured
+        beside that may take `measure_timeout_s`: an emulated duck on a busy machine needs many times what a box does.
         """
         seconds = max(memory_s, sustained_s)
         flags = (measure or sustained_s > 0) * PROBE_MEASURE
         flags |= (memory_s > 0) * PROBE_MEMORY | (sustained_s > 0) * PROBE_SUSTAINED
-        timeout_s = max(self._timeout_s, _PROBE_TIMEOUT_S if flags else _QUICK_PROBE_TIMEOUT_S)
+        timeout_s = max(self._timeout_s, measure_timeout_s if flags else _QUICK_PROBE_TIMEOUT_S)
         timeout_s += 1.5 * ((memory_s > 0) + 2 * (sustained_s > 0)) * seconds
         request = ProbeRequest(flags, seconds).pack()
         return self._json(self._request(ControlType.PROBE, request, ControlType.PROBE_REPLY, timeout_s))

@@ -115,7 +115,9 @@ def test_discover_hears_each_domain_and_appends_what_it_heard(net: Network, tmp_
         assert spoken.returncode == 0, spoken.stderr
     said: list[str] = []
     while sum(" 00:e0:" in line for line in said) < 4:  # the far side's own kernel may speak as well
-        said.append(listener.stderr.readline())
+        line = listener.stderr.readline()
+        assert line, f"it ended before all were heard: {said}"
+        said.append(line)
     assert "heard 00:e0:4c:00:00:01 in d1 by dhcp: duck ann\n" in said
     listener.send_signal(signal.SIGINT)
     out, err = listener.communicate(timeout=60)

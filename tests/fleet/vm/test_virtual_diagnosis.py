@@ -12,11 +12,13 @@ import pytest
 pytestmark = pytest.mark.timeout(900)  # three machines start in the first test's fixture
 STEADY, HALF, SLOW, NARROW = "duck1101", "duck1102", "duck1103", "duck1105"  # HALF has UEFI
 BOOT = ("--wait", "--timeout", "240")
+PATIENT = ("--timeout", "240")  # three emulated machines share two cores with whatever else runs
 
 
 def probe(lab, *names: str) -> dict[str, str]:
     """Verdicts by duck."""
-    return {one["duck"]: one["verdict"] for one in json.loads(lab.duckctl("probe", *names, "--json", code=None))}
+    said = lab.duckctl("probe", *names, *PATIENT, "--json", code=None)
+    return {one["duck"]: one["verdict"] for one in json.loads(said)}
 
 
 @pytest.fixture(scope="module")

@@ -190,7 +190,7 @@ def test_a_tiny_model_is_placed_and_streams_tokens(booted, tmp_path):
     subprocess.run([sys.executable, "-c", MAKE_MODEL, str(tmp_path / "tiny")], check=True, capture_output=True)
     both = [BIOS_DUCK, UEFI_DUCK]
     booted.duckctl("model", "pull", str(tmp_path / "tiny"), "--name", "tiny")
-    booted.duckctl("probe", *both, code=None)  # the UEFI duck lacks memory, and is found to
+    booted.duckctl("probe", *both, "--timeout", "240", code=None)  # the UEFI duck lacks memory, and is found to
     placed = json.loads(booted.duckctl("place", "tiny", "--tp", "2", "--allow-degraded", "--json"))
     assert placed
     port = free_port()
