@@ -141,8 +141,13 @@ def test_power_limits_are_set_once_and_what_the_firmware_locks_is_said(shelf: Sh
     assert said.returncode == 1 and "long_term stays at 15 W: the firmware locks it" in said.stdout
 
 
-def test_a_box_without_rapl_says_so(make_shelf: MakeShelf) -> None:
+def test_a_check_changes_nothing_and_a_box_without_rapl_says_so(make_shelf: MakeShelf) -> None:
     with make_shelf(Plan(covered={"sys/class": {}})) as shelf:
+        code, record = shelf.run("duck-setup", "--check")
+        assert (code, record["results"][0]["outcome"]) == (0, "changed"), record
+        assert "would be changed" in record["results"][0]["detail"]
+        assert not shelf.box.path("etc/duckfleet").exists()
+        assert not shelf.events("playbook_passed")
         code, record = shelf.run("power-limits", "--set", "watts=15")
         assert (code, record["results"][0]["outcome"]) == (3, "unsupported"), record
         assert "no RAPL package" in record["results"][0]["detail"]
