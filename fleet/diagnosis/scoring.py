@@ -78,7 +78,7 @@ def score_text(scored: Score) -> str:
     """Figures, then the confusion matrix: a line a true cause, a column a found one."""
     lines = []
     for title, part in (
-        ("two thirds that the rules were made from", scored.part(held_out=False)),
+        ("cases that rules may be made from", scored.part(held_out=False)),
         ("held-out third", scored.part(held_out=True)),
     ):
         lines.append(f"top cause right, {title}: {part.num_right} of {len(part.verdicts)} ({part.accuracy:.1%})")
