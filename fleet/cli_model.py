@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -288,8 +289,9 @@ def place(
         if server is not None and outcome.standing:
             console.note(f"the server at {server.url} goes on with what it began with; restart it to serve this")
         for result in outcome.results:
-            for detour in result.detours:
-                console.note(f"{result.duck.name} was sent a chunk from here instead: {detour}")
+            for detour, count in Counter(result.detours).items():
+                what = "a chunk" if count == 1 else f"{count} chunks"
+                console.note(f"{result.duck.name} was sent {what} from here instead: {detour}")
         for missing in outcome.left_out:
             console.note(f"left out: {missing.duck} {missing.reason}")
     if not outcome.standing:

@@ -13,6 +13,8 @@ from duckfleet.runtime.control import ControlClient, DuckRefused, PeerFailed, Ti
 from duckfleet.runtime.wire import ErrorCode, FleetKeys
 
 MAX_TAKERS_A_GIVER = 2
+MAX_FAILURES = 2
+"""In a row: then a duck asks that giver for nothing more. Each may take `SILENCE_S`, and a shard has hundreds."""
 SILENCE_S = 10.0
 _LIMIT_S = 30.0  # and the time of a slow link and a busy duck
 _LIMIT_BYTES_PER_S = 4e6
@@ -99,9 +101,11 @@ def fetch_all(
 ) -> list[tuple[Transfer, str]]:
     """One duck's transfers from others, one after another, on a connection of its own. What did not come, with why.
 
-    Raises a `MachineError` when the taker itself cannot go on.
+    A giver that failed `MAX_FAILURES` times in a row is not asked again. Raises a `MachineError` when the taker itself
+    cannot go on.
     """
     failed = []
+    failures = dict.fromkeys(givers, 0)  # in a row
     with connect(site, taker, keys) as client:
         for transfer in transfers:
             assert transfer.giver is not None
@@ -109,8 +113,12 @@ def fetch_all(
             if not landings.wait_for(transfer.giver, transfer.digest):
                 failed.append((transfer, f"duck {giver.name} has not got chunk {transfer.digest[:12]}… itself"))
                 continue
+            if failures[transfer.giver] >= MAX_FAILURES:
+                failed.append((transfer, f"duck {giver.name} was not asked again after it gave nothing"))
+                continue
             with landings.giving(transfer.giver):
                 reason = fetch_chunk(site, keys, client, giver, transfer.digest, transfer.num_bytes)
+            failures[transfer.giver] = failures[transfer.giver] + 1 if reason else 0
             if reason:
                 failed.append((transfer, reason))
             else:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from duckfleet.fleet import compose
 from duckfleet.fleet.context import FleetContext
+from duckfleet.fleet.peers import MAX_FAILURES, Landings, fetch_all
 from duckfleet.fleet.placing import PlacementResult, place_all
 from duckfleet.fleet.reach import connect
 from duckfleet.fleet.switching import Switch
+from duckfleet.fleet.transfers import Transfer
 from duckfleet.fleet.wake import Waker
 from duckfleet.fp9_kernels import chunk_digest
 from duckfleet.inventory.plan import Chunk, ShardPlan
@@ -27,6 +29,7 @@ from tests.runtime.duckd.small_model import SmallModel
 
 StartLab = Callable[..., FleetContext]
 ROOM = 1 << 30
+NOBODY = "127.99.99.99"
 
 
 class Placed:
@@ -184,6 +187,24 @@ def test_a_giver_that_is_not_there(two: Two) -> None:
     """Whoever connects after it was asked what it holds is cut off."""
     with BadWire(two.holder.address, [straight, cuts_at(0)], port=CONTROL_PORT) as wire:
         two.came_from_the_host(two.place(wire.address), "could not be told to give")
+
+
+def test_a_giver_that_gives_nothing_is_asked_a_few_times_and_no_more(placed: Placed) -> None:
+    """Not once a chunk, each time until it was silent for long enough. What is left out comes from this host."""
+    fleet = placed.fleet
+    assert [result.error for result in placed.place()] == [""] * 3
+    taker, giver = placed.ducks[1], placed.ducks[0]
+    wanted = [placed.plan.chunks[i] for i in placed.plan.holders[1]]
+    assert len(wanted) > MAX_FAILURES
+    placed.drop(1)
+    gone = replace(giver, address=NOBODY)
+    transfers = [Transfer(chunk.digest, chunk.num_bytes, 0) for chunk in wanted]
+    landings = Landings([{chunk.digest for chunk in wanted}, set()])
+    failed = fetch_all(fleet.site, fleet.keys, taker, transfers, {0: gone}, landings, lambda _transfer: None)
+    assert [transfer for transfer, _ in failed] == transfers
+    reasons = [reason for _, reason in failed]
+    assert all("could not be told to give" in reason for reason in reasons[:MAX_FAILURES])
+    assert all("not asked again" in reason and giver.name in reason for reason in reasons[MAX_FAILURES:])
 
 
 def test_a_duck_that_dies_stops_only_itself(placed: Placed) -> None:
