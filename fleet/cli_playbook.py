@@ -120,7 +120,7 @@ def log(
         return
     record = archive.find(folder, which)
     if output:
-        sys.stdout.write(archive.output(folder, record))
+        sys.stdout.write(console.coloured(archive.output(folder, record)))
         return
     events = read_events(fleet, record)
     if json:

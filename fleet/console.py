@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from duckfleet.inventory.codec import to_plain
 
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_UNSEEN_BUT_COLOURS = re.compile(rf"\x1b(?!\[[0-9;]{{0,32}}m)|(?!\x1b){_UNSEEN.pattern}")
+
+
+class PlainConsole(Console):
+    """Shows words that came from elsewhere without what a terminal would obey: colours and places are ours to set."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control is None and _UNSEEN.search(segment.text):
+                segment = Segment(_UNSEEN.sub("", segment.text), segment.style)
+            yield segment
+
+
 # No emoji: with them, rich makes a picture of the :cd: in a MAC address.
-out = Console(highlight=False, emoji=False)
-err = Console(stderr=True, highlight=False, emoji=False)
+out = PlainConsole(highlight=False, emoji=False)
+err = PlainConsole(stderr=True, highlight=False, emoji=False)
 
 STATE_STYLE = {
     "healthy": "green",
@@ -46,7 +62,14 @@ def mark(ok: bool) -> Text:
 
 def print_json(value: Any) -> None:
     """One JSON value; records become objects."""
-    out.print(json.dumps(to_plain(value), indent=2, ensure_ascii=False, default=str), markup=False, soft_wrap=True)
+    text = json.dumps(to_plain(value), indent=2, ensure_ascii=False, default=str)
+    text = "\n".join(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", line) for line in text.split("\n"))
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def coloured(text: str) -> str:
+    """Another program's words with their colours, and without anything else that a terminal would obey."""
+    return _UNSEEN_BUT_COLOURS.sub("", text)
 
 
 def table(
