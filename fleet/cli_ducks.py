@@ -35,9 +35,7 @@ def probe(
     at_once: Annotated[int, typer.Option(min=1, max=64, help="How many ducks are measured at a time.")] = 8,
     timeout: Annotated[
         float,
-        typer.Option(
-            min=1.0, metavar="S", help="How long measuring one may take, beside --seconds."
-        ),
+        typer.Option(min=1.0, metavar="S", help="How long measuring one may take, beside --seconds."),
     ] = 30.0,
     json: Json = False,
 ) -> None:

@@ -56,6 +56,12 @@ def load_site(path: Path) -> Site:
     return parse_site(text, path)
 
 
+def _is_interface(name: str) -> bool:
+    """By the rules of Linux (`dev_valid_name`); IFNAMSIZ is 16 bytes with its NUL."""
+    is_plain = name.isprintable() and not any(char.isspace() or char in "/:" for char in name)
+    return is_plain and 0 < len(name.encode()) < 16 and name not in (".", "..")
+
+
 def parse_site(text: str, path: Path) -> Site:
     """`load_site` for text already at hand; `path` is what complaints name."""
     try:
@@ -269,7 +275,7 @@ class _Reader:
         addresses = self.parse((*path, "nodes"), nodes, expand_addresses)
         if not name or "@" in name:
             self.complain((*path, "name"), name, "must be a name without '@'")
-        if not 0 < len(interface.encode()) < 16:  # IFNAMSIZ of Linux, without its NUL
+        if not _is_interface(interface):
             self.complain((*path, "interface"), interface, "must be the name of a network interface")
         if host is None or addresses is None or len(self.complaints) > before:
             return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_CHARS = 600
+MAX_CHARS_READ = 100_000  # of what a machine says; the rest of a flood tells nothing more
 
 _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
@@ -32,7 +33,11 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         "it does not answer ssh: `duckctl status` says what is known of it, `duckctl wake` starts it",
     ),
     (
-        re.compile(r"Connection (?:closed|reset) by|Broken pipe|Shared connection to \S+ closed", re.I),
+        re.compile(
+            r"Connection (?:closed|reset) by|Broken pipe|Shared connection to \S+ closed|"
+            r"Timeout, server \S+ not responding",
+            re.I,
+        ),
         "the connection was lost in the middle of a task: look at it with `duckctl probe`, then run the playbook again",
     ),
     (
@@ -63,10 +68,12 @@ def explain(result: Mapping[str, Any], task: str) -> str:
 def _said(result: Mapping[str, Any]) -> str:
     """The words of a result, without what is the same in all of them."""
     parts: list[str] = []
-    items = [item for item in result.get("results") or () if isinstance(item, Mapping) and item.get("failed")]
+    results = result.get("results")
+    items = results if isinstance(results, list) else []
+    items = [item for item in items if isinstance(item, Mapping) and item.get("failed")]
     for source in items[:3] or [result]:
         for key in ("msg", "stderr", "module_stderr", "stdout", "module_stdout"):
-            text = " ".join(str(source.get(key) or "").split())
+            text = " ".join(str(source.get(key) or "")[:MAX_CHARS_READ].split())
             if text and not _GENERAL.fullmatch(text) and text not in parts:
                 parts.append(text)
     return "; ".join(parts)

@@ -11,6 +11,7 @@ from duckfleet.fleet.diagnosis.sources.memory import dmidecode
 
 TEXTS = ("dmidecode", "microcode", "card", "disks")
 """What the role `firmware` brings, by the names in its `firmware_commands`; each may have failed for itself."""
+MAX_CHARS = 60_000  # of each, many times what a box has to say
 NAMES = ("product", "serial", "bios_version", "bios_date", "microcode", "modules", "card_driver", "card_version",
          "card_firmware", "disks")  # fmt: skip
 """What is compared from one inventory to the next."""
@@ -18,7 +19,7 @@ NAMES = ("product", "serial", "bios_version", "bios_date", "microcode", "modules
 
 def read(texts: Mapping[str, Any]) -> dict[str, Any]:
     """Flat, by names; what could not be read is missing, and named in `unknown` with the reason."""
-    said = {name: str(texts.get(name) or "").replace("\r", "") for name in TEXTS}
+    said = {name: str(texts.get(name) or "")[:MAX_CHARS].replace("\r", "") for name in TEXTS}
     found: dict[str, Any] = {}
     unknown: dict[str, str] = {}
     try:

@@ -1,14 +1,15 @@
 """Ansible's inventory of a site: groups, addresses and ssh options. Pure.
 
 A duck is reached by ssh with the fleet's key, and only under the host key that was pinned for it; the host only from
-itself. Ducks at one of this host's own addresses are left out: what is meant for a duck would run here.
+itself. Ducks at one of this host's own addresses are left out: what is meant for a duck would run here. Words of the
+site file are told as words: Ansible evaluates none of them as a template.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from duckfleet.inventory.site import Duck, Site
 DUCK_GROUP, HOST_GROUP = "ducks", "fleet_host"
 HOST_NAME = "localhost"
 CONNECT_TIMEOUT_S = 15
+ALIVE_S, ALIVE_TRIES = 15, 6
+"""Seconds between questions whether a duck is still there, and how many of them in a row it may leave unanswered."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -46,7 +49,7 @@ class Inventory:
         if self.has_host:
             hostvars[HOST_NAME] = self.host_variables
             groups[HOST_GROUP] = {"hosts": [HOST_NAME]}
-        return {"_meta": {"hostvars": hostvars}, **groups}
+        return literal({"_meta": {"hostvars": hostvars}, **groups})
 
     def static(self) -> dict[str, Any]:
         """The same, as Ansible reads it from a JSON file."""
@@ -61,7 +64,7 @@ class Inventory:
             }
         if self.has_host:
             children[HOST_GROUP] = {"hosts": {HOST_NAME: self.host_variables}}
-        return {"all": {"vars": self.variables, "children": children}}
+        return literal({"all": {"vars": self.variables, "children": children}})
 
     def variables_of(self, name: str) -> dict[str, Any]:
         """As a script answers `--host NAME`; empty for a name that is none."""
@@ -86,6 +89,9 @@ class Inventory:
             "PasswordAuthentication=no",
             "KbdInteractiveAuthentication=no",
             f"ConnectTimeout={CONNECT_TIMEOUT_S}",
+            # A duck that dies in the middle of a task closes nothing: without questions ssh would wait for hours.
+            f"ServerAliveInterval={ALIVE_S}",
+            f"ServerAliveCountMax={ALIVE_TRIES}",
         )
         return {
             "ansible_connection": "ssh",
@@ -127,6 +133,20 @@ class Inventory:
                 name = "domain_" + re.sub(r"\W", "_", domain.name, flags=re.ASCII)
                 groups[name if name not in groups else f"{name}_{number}"] = members
         return groups
+
+
+def literal(value: Any) -> Any:
+    """A value for a JSON file that Ansible reads, in which no text is a template, whatever braces it has.
+
+    By the mark that Ansible itself writes for such texts; only where it is needed, so that the rest stays readable.
+    """
+    if isinstance(value, str):
+        return {"__ansible_unsafe": value} if "{" in value else value
+    if isinstance(value, Mapping):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [literal(item) for item in value]
+    return value
 
 
 def host_name(duck: Duck) -> str:

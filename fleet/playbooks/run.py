@@ -17,7 +17,7 @@ from duckfleet.fleet.playbooks import archive
 from duckfleet.fleet.playbooks.archive import MachineResult, RunRecord
 from duckfleet.fleet.playbooks.catalogue import DUCKS, Playbook, Value
 from duckfleet.fleet.playbooks.events import STARTED, Tally, TaskEvent, tally, task_event
-from duckfleet.fleet.playbooks.inventory import HOST_NAME, Inventory, by_host_name
+from duckfleet.fleet.playbooks.inventory import HOST_NAME, Inventory, by_host_name, literal
 from duckfleet.fleet.playbooks.runner import Finished, Request, play, require_programs
 from duckfleet.fleet.playbooks.variables import variables_of
 from duckfleet.fleet.playbooks.verdicts import FIRMWARE, REFUSED, Verdict, judge
@@ -129,7 +129,7 @@ def _request(fleet: FleetContext, run: PlaybookRun, folder: Path, ducks: tuple[D
     inventory = Inventory(
         fleet.site, ducks, fleet.keys_dir, ours, _interpreter(), has_host=run.playbook.runs_on != DUCKS
     )
-    variables = variables_of(run.playbook, fleet, run.values, ours)
+    variables = literal(variables_of(run.playbook, fleet, run.values, ours))
     return Request(folder, run.playbook.path, inventory.static(), variables, run.is_check)
 
 
@@ -194,6 +194,7 @@ def _judged(
         _earlier_firmware(fleet, duck),
         was_interrupted=finished.was_interrupted,
         is_check=run.is_check,
+        must_report=not run.playbook.configures,
     )
     evidence = {**about, **verdict.evidence}
     if duck is not None and verdict.event == "power_cut":

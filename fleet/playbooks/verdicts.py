@@ -26,9 +26,17 @@ class Verdict:
 
 
 def judge(
-    tally: Tally, earlier: Mapping[str, Any], *, was_interrupted: bool = False, is_check: bool = False
+    tally: Tally,
+    earlier: Mapping[str, Any],
+    *,
+    was_interrupted: bool = False,
+    is_check: bool = False,
+    must_report: bool = False,
 ) -> Verdict:
-    """From what its tasks did and what its roles reported; `earlier`: the firmware at the inventory before."""
+    """From what its tasks did and what its roles reported; `earlier`: the firmware at the inventory before.
+
+    `must_report`: the result is what a role reports, and tasks that ended well are none without it.
+    """
     kind = str(tally.report.get("kind") or "")
     if tally.failure or tally.is_unreachable:
         outcome = UNREACHABLE if tally.is_unreachable else FAILED
@@ -41,6 +49,9 @@ def judge(
         return Verdict(NOT_RUN, "no task was run on it", False, "playbook_failed", {"error": "no task was run"})
     if kind in _JUDGES and not is_check:
         return _JUDGES[kind](tally, earlier)
+    if must_report and not is_check:
+        words = "its tasks ended, but what they found did not arrive: `duckctl playbook log last` shows them"
+        return Verdict(UNKNOWN, words, False, "playbook_failed", {"error": words})
     outcome = CHANGED if tally.num_changed else OK
     what = "would be changed" if is_check else "changed"
     detail = f"{tally.num_changed} {what}" if tally.num_changed else "nothing to change"
@@ -100,7 +111,7 @@ def _shutdown(_tally: Tally, _earlier: Mapping[str, Any]) -> Verdict:
 def _number(value: Any) -> int:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return -1
 
 

@@ -106,6 +106,8 @@ BROKEN = [
     ('nodes = "10.21.2.[101-108]"', 'nodes = "10.21.2.[8-1]"', 'nodes = "10.21.2.[8-1]"', "not a node set"),
     ('name = "d2"', 'name = "d1"', 'name = "d1"', "name of another domain"),
     ('interface = "enp1s0f1"', 'interface = "a-name-of-16-chr"', "interface = ", "name of a network interface"),
+    ('interface = "enp1s0f1"', 'interface = "two words"', "interface = ", "name of a network interface"),
+    ('interface = "enp1s0f1"', 'interface = ".."', "interface = ", "name of a network interface"),
     ("mtu = 9000", "mtu = 90000", "mtu = 90000", "between 576 and 9216"),
     ("mtu = 9000", "mtu = true", "mtu = true", "must be a whole number"),
     ("ram_gib = 32", "ram_gib = -1", "ram_gib = -1", "between"),

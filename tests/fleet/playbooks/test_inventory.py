@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duckfleet.fleet.playbooks.inventory import Inventory, host_name
+from duckfleet.fleet.playbooks.inventory import Inventory, host_name, literal
 from duckfleet.inventory.site import Duck
 from duckfleet.inventory.sitefile import load_site
 
@@ -132,3 +132,38 @@ def test_a_pinned_host_key_is_the_only_one_that_is_taken(tmp_path: Path, site_pa
     assert options["userknownhostsfile"] == str(keys / "known_hosts")
     assert options["globalknownhostsfile"] == "/dev/null"
     assert options["identitiesonly"] == "yes" and options["passwordauthentication"] == "no"
+
+
+SAYS = """
+- hosts: fleet_host
+  gather_facts: false
+  tasks:
+    - ansible.builtin.debug:
+        msg: "{{ [duckfleet_site, host_interfaces, hostvars['ann'].duck_rack, hostvars['ann'].duck_domain, given] }}"
+"""
+
+
+@pytest.mark.parametrize("is_script", [False, True])
+def test_no_word_of_the_site_file_or_of_a_setting_is_evaluated(tmp_path: Path, is_script: bool) -> None:
+    wicked = "{{ lookup('pipe', 'touch " + str(tmp_path / "was-here") + "') }}"
+    path = tmp_path / "duckfleet.toml"
+    text = SITE.replace('"A3"', json.dumps(wicked)).replace('"north-rack"', '"{% if 1 %}x{# #}"')
+    text = text.replace('"north rack"', '"{{ 7*7 }}"').replace('"enp1s0f0"', '"{{7*7}}"')
+    path.write_text(f"[fleet]\nname = {json.dumps(wicked)}\n{text}")
+    site = load_site(path)
+    made = Inventory(site, site.ducks, tmp_path, "a-boot-id", sys.executable)
+    source = tmp_path / "hosts.json"
+    source.write_text(json.dumps(made.static()))
+    if is_script:
+        source = tmp_path / "fleet.sh"
+        duckctl(tmp_path / "state", path, "inventory", "--script", str(source))
+    (tmp_path / "says.yml").write_text(SAYS)
+    (tmp_path / "given.json").write_text(json.dumps(literal({"given": ["{{ 7*7 }}", 7]})))
+    program = Path(sys.executable).parent / "ansible-playbook"
+    environment = {**os.environ, "ANSIBLE_CONFIG": os.devnull + ".cfg", "LC_ALL": "C.UTF-8"}
+    arguments = ["-i", source, "-e", f"@{tmp_path / 'given.json'}", tmp_path / "says.yml"]
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout.partition("=> ")[2].partition("\n\n")[0])["msg"]
+    assert said == [wicked, ["{{7*7}}", "enp1s0f1"], wicked, "{{ 7*7 }}", ["{{ 7*7 }}", 7]]
+    assert not (tmp_path / "was-here").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ SAT = (
         (SSH + "ssh: connect to host 10.21.1.101 port 22: Connection timed out", "does not answer ssh"),
         (SSH + "Shared connection to 10.21.1.101 closed.", "the connection was lost"),
         ("/bin/sh: 1: /usr/bin/python3: not found", "it has no Python"),
+        ("Timeout, server 10.21.1.101 not responding.", "the connection was lost"),
         ("cp: error writing '/usr/local/sbin/duckd': No space left on device", "its disk is full"),
     ],
 )
@@ -44,6 +46,23 @@ def test_other_failures_keep_their_words_and_name_the_task() -> None:
     items = {"msg": "One or more items failed", "results": [{"failed": True, "msg": "no such unit"}, {"msg": "well"}]}
     assert explain(items, "enable") == "enable: no such unit"
     assert explain({}, "") == "a task: it said nothing"
+
+
+@pytest.mark.parametrize("results", [5, "five", {"a": 1}, [None, 5, {"failed": True, "msg": {"a": [1]}}]])
+def test_a_result_that_is_none_is_no_failure_of_ours(results: Any) -> None:
+    assert explain({"failed": True, "results": results, "msg": "no"}, "do").startswith("do: ")
+
+
+def test_a_machine_that_says_anything_is_kept_in_bounds() -> None:
+    flood = "x" * 1_000_000
+    assert len(explain({"msg": flood, "stderr": f"\x1b[2J{flood}"}, "do")) < 1000
+    found = burn_in.read(f"Report Error: miscompare {flood}\n" * 9 + "Stats: Found 9 hardware incidents\n", 1)
+    assert len(found.lines) == burn_in.MAX_LINES and max(map(len, found.lines)) <= burn_in.MAX_CHARS
+    assert len(burn_in.read(f"Status: FAIL - HW problems {flood}\n", 1).detail) < 1000
+    read = firmware.read({"card": f"driver: {flood}\n", "disks": f"/sys/a/model:{flood}\n" * 1000})
+    assert len(json.dumps(read)) <= len(firmware.TEXTS) * firmware.MAX_CHARS
+    report = {"kind": "burn_in", "return_code": float("inf"), "seconds": "9" * 5000, "mib": [], "output": 5}
+    assert judge(Tally("ann", num_ok=1, report=report), {}).outcome == "procedure"
 
 
 @pytest.mark.parametrize(
@@ -95,6 +114,8 @@ def test_what_was_counted_is_judged() -> None:
     assert judge(found["ann"], {}, is_check=True).detail == "1 would be changed"
     assert judge(found["ann"], {}, was_interrupted=True).outcome == "interrupted"
     assert not judge(Tally("ann", num_ok=1, is_unreachable=True), {}).is_well
+    lost = judge(Tally("ann", num_ok=4), {}, must_report=True)  # ansible-runner empties results over 700 kB
+    assert (lost.outcome, lost.is_well, lost.event) == ("unknown", False, "playbook_failed")
 
 
 def test_what_firmware_could_not_be_read_is_no_change() -> None:
