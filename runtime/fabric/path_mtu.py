@@ -74,10 +74,10 @@ def _all_answer(sockets: set[socket.socket], num_bytes: int, timeout_s: float) -
             deadline = time.monotonic() + timeout_s
             while silent and (left_s := deadline - time.monotonic()) > 0:
                 for key, _ in selector.select(left_s):
-                    udp = key.fileobj
-                    assert isinstance(udp, socket.socket)
-                    if _is_answer(udp.recv(_MAX_ECHO_BYTES), step, num_bytes):
-                        silent.discard(udp)
+                    answered = key.fileobj
+                    assert isinstance(answered, socket.socket)
+                    if _is_answer(answered.recv(_MAX_ECHO_BYTES), step, num_bytes):
+                        silent.discard(answered)
             if not silent:
                 return True
     return False

@@ -52,7 +52,7 @@ def parse(text: str) -> Frequencies:
         sustained,
         settled_at(medians, sustained),
         slowest_of([cores for at_s, cores in rows if at_s > TURBO_WINDOW_S] or [rows[-1][1]]),
-        settings.get("epp", settings.get("energy_performance_preference", "")),
+        settings.get("epp") or settings.get("energy_performance_preference", ""),
     )
 
 
