@@ -49,7 +49,8 @@ class Inventory:
         if self.has_host:
             hostvars[HOST_NAME] = self.host_variables
             groups[HOST_GROUP] = {"hosts": [HOST_NAME]}
-        return literal({"_meta": {"hostvars": hostvars}, **groups})
+        told: dict[str, Any] = literal({"_meta": {"hostvars": hostvars}, **groups})
+        return told
 
     def static(self) -> dict[str, Any]:
         """The same, as Ansible reads it from a JSON file."""
@@ -64,7 +65,8 @@ class Inventory:
             }
         if self.has_host:
             children[HOST_GROUP] = {"hosts": {HOST_NAME: self.host_variables}}
-        return literal({"all": {"vars": self.variables, "children": children}})
+        told: dict[str, Any] = literal({"all": {"vars": self.variables, "children": children}})
+        return told
 
     def variables_of(self, name: str) -> dict[str, Any]:
         """As a script answers `--host NAME`; empty for a name that is none."""
