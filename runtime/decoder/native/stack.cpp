@@ -15,9 +15,10 @@ std::uint32_t pieces(std::uint32_t n, std::uint32_t size) { return (n + size - 1
 
 }  // namespace
 
-Stack::Stack(std::uint32_t hidden, float eps, const kernels::Kernels& kernels, std::uint32_t num_threads)
+Stack::Stack(std::uint32_t hidden, float eps, const kernels::Kernels& kernels, std::uint32_t num_threads,
+             std::span<const int> cores)
     : hidden_(hidden), eps_(eps), kernels_(kernels), host_(host_kernels(kernels.name)),
-      crew_(std::make_unique<Crew>(num_threads)) {}
+      crew_(std::make_unique<Crew>(num_threads, cores)) {}
 
 void Stack::set_rope(std::uint32_t index, const RopeTable& table) {
   if (ropes_.size() <= index) ropes_.resize(index + 1);
