@@ -111,10 +111,12 @@ def fetch_all(
             assert transfer.giver is not None
             giver = givers[transfer.giver]
             if not landings.wait_for(transfer.giver, transfer.digest):
-                failed.append((transfer, f"duck {giver.name} has not got chunk {transfer.digest[:12]}… itself"))
+                failed.append((transfer, f"duck {giver.name} has not got it itself"))
                 continue
             if failures[transfer.giver] >= MAX_FAILURES:
-                failed.append((transfer, f"duck {giver.name} was not asked again after it gave nothing"))
+                failed.append(
+                    (transfer, f"duck {giver.name} was not asked again: look at it with `duckctl probe {giver.name}`")
+                )
                 continue
             with landings.giving(transfer.giver):
                 reason = fetch_chunk(site, keys, client, giver, transfer.digest, transfer.num_bytes)

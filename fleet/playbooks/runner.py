@@ -122,6 +122,8 @@ def _play(request: Request, on_event: Callable[[Mapping[str, Any]], None], told:
         for name, value in runner.config.env.items()
         if name in KEPT_VARIABLES or name not in inherited or inherited[name] != value
     }
+    # Whoever kills us with a signal that we do not hear of ends Ansible too, and with it what runs on the ducks.
+    runner.config.command = ["setpriv", "--pdeathsig", "INT", *runner.config.command]
     runner.run()
     output = (request.folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace")
     return Finished(int(runner.rc), told.is_set(), "\n".join(output.strip().splitlines()[-12:]))

@@ -176,6 +176,18 @@ def test_ctrl_c_ends_the_run_here_and_on_the_duck_and_leaves_no_process(shelf: S
     assert shelf.events("playbook_finished")[-1].evidence["outcome"] == "interrupted"
 
 
+def test_a_run_that_is_killed_ends_here_and_on_the_duck(shelf: Shelf) -> None:
+    before = set((shelf.state / "playbooks").iterdir())
+    command = shelf.command("playbook", "run", "burn-in", "--set", "seconds=600", "--set", "mib=64", "--json")
+    run = subprocess.Popen(["ip", "netns", "exec", shelf.net.host, *command], stdout=subprocess.PIPE)
+    _wait_for(lambda: _stress_tests(shelf) != [])
+    (folder,) = set((shelf.state / "playbooks").iterdir()) - before
+    run.kill()
+    run.communicate(timeout=120)
+    _wait_for(lambda: _stress_tests(shelf) == [])
+    _wait_for(lambda: not processes_marked(RUN_VARIABLE, str(folder)))  # ssh keeps its connection for half a minute
+
+
 def _stress_tests(shelf: Shelf) -> list[int]:
     """Of this box: its network is its own."""
     found = []
