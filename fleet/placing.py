@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,10 @@ from duckfleet.runtime.wire import FleetKeys
 TRIES_A_CHUNK = 3
 ROOM_TO_WORK_BYTES = 1 << 29
 """What a duck needs beside the packed chunks: one on its way, the system."""
+
+
+class _Interrupted(MachineError):
+    """Nothing more is to be moved."""
 
 
 class SpoiltHere(MachineError):
@@ -107,6 +112,7 @@ class _Placing:
         self._wanted = [_wanted(plan, place) for place in range(len(ducks))]
         self._needs = [Needs(duck.domain, {}) for duck in ducks]
         self._failed: dict[int, MachineError] = {}
+        self._stopped = threading.Event()
 
     def survey(self) -> None:
         """Ask every duck what it holds of what it is to hold."""
@@ -147,7 +153,8 @@ class _Placing:
                 landings.ended(place)
 
         reached = [duck for duck in self._ducks if self._place[duck.mac] not in results]
-        for duck, result in on_all(reached, work, at_once=max(1, len(reached))):  # they wait for each other
+        at_once = max(1, len(reached))  # they wait for each other
+        for duck, result in on_all(reached, work, at_once=at_once, stop=self._stopped.set):
             place = self._place[duck.mac]
             results[place] = self._result(place, error=str(result)) if isinstance(result, MachineError) else result
         return [results[place] for place in range(len(self._ducks))]
@@ -160,6 +167,8 @@ class _Placing:
         givers = {t.giver: self._ducks[t.giver] for t in of_peers if t.giver is not None}
 
         def moved(num_bytes: int) -> None:
+            if self._stopped.is_set():
+                raise _Interrupted(f"duck {duck.name}: interrupted")
             self._report(Moved(duck, to_move_bytes, num_bytes))
 
         def send(transfer: Transfer) -> None:

@@ -40,11 +40,16 @@ def told_host_key(site: Site, duck: Duck, keys: FleetKeys | None) -> str:
 
 
 def on_all(
-    ducks: Sequence[Duck], work: Callable[[Duck], _T], *, at_once: int = MAX_AT_ONCE
+    ducks: Sequence[Duck],
+    work: Callable[[Duck], _T],
+    *,
+    at_once: int = MAX_AT_ONCE,
+    stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Duck, _T | MachineError]]:
     """Run `work` for all ducks, `at_once` of them at a time; results as they come.
 
-    A `MachineError` is a result, anything else is raised.
+    A `MachineError` is a result, anything else is raised, once what is under way has ended: `stop` is called before, to
+    end it soon (ctrl-C comes here).
     """
     if not ducks:
         return
@@ -62,4 +67,5 @@ def on_all(
         except BaseException:
             for future in pending:
                 future.cancel()
+            stop()
             raise

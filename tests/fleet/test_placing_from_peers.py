@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from duckfleet.fleet import compose
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.peers import MAX_FAILURES, Landings, fetch_all
-from duckfleet.fleet.placing import PlacementResult, place_all
+from duckfleet.fleet.placing import Moved, PlacementResult, place_all
 from duckfleet.fleet.reach import connect
 from duckfleet.fleet.switching import Switch
 from duckfleet.fleet.transfers import Transfer
@@ -205,6 +208,42 @@ def test_a_giver_that_gives_nothing_is_asked_a_few_times_and_no_more(placed: Pla
     reasons = [reason for _, reason in failed]
     assert all("could not be told to give" in reason for reason in reasons[:MAX_FAILURES])
     assert all("not asked again" in reason and f"probe {giver.name}" in reason for reason in reasons[MAX_FAILURES:])
+
+
+def test_ctrl_c_ends_a_placement_in_its_middle(placed: Placed) -> None:
+    """Not when everything has been moved; what came stays, and the next placement goes on from there."""
+
+    def interrupt(moved: Moved) -> None:
+        if not moved.moved_bytes:
+            return
+        if first.acquire(blocking=False):
+            os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which waits for all ducks
+        assert heard.wait(60)
+        time.sleep(0.5)  # for each piece after it: the main thread has its turn before all is over
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        heard.set()
+        raise KeyboardInterrupt
+
+    heard, first = threading.Event(), threading.Lock()
+    before = signal.signal(signal.SIGINT, hear)
+    fleet = placed.fleet
+    everywhere = frozenset(domain.name for domain in fleet.site.domains)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            place_all(
+                fleet.site,
+                fleet.keys,
+                placed.plan,
+                placed.ducks,
+                fleet.chunks_dir,
+                interrupt,
+                with_peers=lambda _lacking: everywhere,
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not all(placed.has_all(place) for place in range(3))
+    assert [result.error for result in placed.place()] == [""] * 3
 
 
 def test_a_duck_that_dies_stops_only_itself(placed: Placed) -> None:
