@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,9 +43,7 @@ def bare_decoder(
         standing.roster, plan, fleet.keys, deadline_s=10.0, auth=not fleet.no_auth, spin_us=spin_us_for(standing.roster)
     )
     try:
-        decoder = load_decoder(
-            checkpoint, fabric, host_format=host_format, num_threads=num_threads, cores=cores_for(standing.roster)
-        )
+        decoder = load_decoder(checkpoint, fabric, host_format=host_format, num_threads=num_threads)
 
         def decode(num_tokens: int) -> dict[str, float]:
             cache = decoder.new_cache(num_tokens + 16)
@@ -67,26 +63,11 @@ def bare_decoder(
             decoder.forward(prompt, cache)
             return 1e6 * (time.perf_counter() - began)
 
-        # A thread of its own, as the server's engine has: it may be bound to a core, and the caller starts processes.
-        with ThreadPoolExecutor(1, "decode") as thread:
-            yield BareDecoder(
-                lambda num_tokens: thread.submit(decode, num_tokens).result(),
-                lambda num_tokens: thread.submit(prefill, num_tokens).result(),
-            )
+        yield BareDecoder(decode, prefill)
     finally:
         fabric.close()
 
 
 def spin_us_for(roster: Roster) -> int:
     """Spinning answers sooner, but in a lab it would take the cores from the ducks."""
-    return 0 if _ducks_are_here(roster) else 50
-
-
-def cores_for(roster: Roster) -> tuple[int, ...]:
-    """The cores that the host's threads keep to: with a lab's ducks on the same ones, each ought to be used in turn by
-    one thread of the host's and one duck's. Elsewhere (empty) the scheduler knows best."""
-    return tuple(sorted(os.sched_getaffinity(0))) if _ducks_are_here(roster) else ()
-
-
-def _ducks_are_here(roster: Roster) -> bool:
-    return any(domain.host_address.startswith("127.") for domain in roster.domains)
+    return 0 if any(domain.host_address.startswith("127.") for domain in roster.domains) else 50

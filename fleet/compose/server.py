@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from duckfleet.fleet.compose.decoding import cores_for, spin_us_for
+from duckfleet.fleet.compose.decoding import spin_us_for
 from duckfleet.fleet.compose.models import stored_model
 from duckfleet.fleet.compose.plans import read_plan
 
@@ -84,13 +84,7 @@ def run_server(
     )
     try:
         say("loading what stays on this host")
-        decoder = load_decoder(
-            checkpoint,
-            fabric,
-            host_format=request.host_format,
-            num_threads=request.num_threads,
-            cores=cores_for(standing.roster),
-        )
+        decoder = load_decoder(checkpoint, fabric, host_format=request.host_format, num_threads=request.num_threads)
         tokenizer = load_tokenizer(checkpoint)
         sampling = SamplingDefaults.from_generation_config(checkpoint.generation_config)
         dialect = load_dialect(checkpoint, tokenizer)

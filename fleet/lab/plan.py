@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from duckfleet.fleet.lab.size import DUCKS_PER_DOMAIN, count_domains, lab_mac
@@ -62,18 +61,6 @@ def plan_lab(lab_id: str, num_ducks: int, *, num_domains: int | None = None, bas
 def _duck(lab_id: str, domain: Domain, domain_number: int, host_number: int) -> Duck:
     mac = lab_mac(lab_id, domain_number, host_number)
     return Duck(mac, f"duck{domain_number}{host_number}", f"127.21.{domain_number}.{host_number}", domain.name)
-
-
-def cores_of(index: int, num_ducks: int, num_threads: int, cores: Sequence[int]) -> tuple[int, ...]:
-    """Which of the machine's `cores` the lab's duck number `index` keeps to, one a thread; empty: whichever are free.
-
-    Ducks that fill the machine are dealt over its cores: two that computed on one core while another is idle would take
-    twice as long, and a layer ends with its last duck. A smaller lab is left to the scheduler, as others may be here.
-    """
-    if num_ducks * num_threads < len(cores):
-        return ()
-    first = index * num_threads
-    return tuple(cores[(first + i) % len(cores)] for i in range(min(num_threads, len(cores))))
 
 
 def with_port(plan: LabPlan, base_port: int) -> LabPlan:

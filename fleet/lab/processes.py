@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from duckfleet.fleet.context import SITE_FILE
 from duckfleet.fleet.lab.ownership import LAB_VARIABLE, ProcessId, lab_marker, processes_of_lab
-from duckfleet.fleet.lab.plan import FIRST_PORT, LAST_PORT, PORT_BLOCK, LabPlan, cores_of, with_port
+from duckfleet.fleet.lab.plan import FIRST_PORT, LAST_PORT, PORT_BLOCK, LabPlan, with_port
 from duckfleet.fleet.lab.relay import RelayConfig, RelayDuck
 from duckfleet.inventory.errors import MachineError, OperatorError
 from duckfleet.inventory.sitewriter import site_text
@@ -92,15 +91,11 @@ def ports_are_free(plan: LabPlan) -> bool:
     return True
 
 
-def duck_command(
-    plan: LabPlan, address: str, data_port: int, store: Path, options: DaemonOptions, cores: Sequence[int] = ()
-) -> list[str]:
-    """The daemon's command line for one duck, which keeps to `cores` if there are any."""
+def duck_command(plan: LabPlan, address: str, data_port: int, store: Path, options: DaemonOptions) -> list[str]:
+    """The daemon's command line for one duck."""
     command = [str(options.duckd), "--bind", address, "--broadcast", plan.domains[0].broadcast]
     command += ["--control-port", str(plan.control_port), "--data-port", str(data_port)]
     command += ["--threads", str(options.num_threads), "--spin-us", str(options.spin_us), "--store", str(store)]
-    if cores:
-        command += ["--cpus", ",".join(map(str, cores))]
     if options.fleet_key is None or options.enrolment is None:
         return [*command, "--no-auth"]
     return [*command, "--fleet-key", str(options.fleet_key), "--enrolment", str(options.enrolment)]
@@ -120,12 +115,10 @@ def lab_up(folder: Path, plan: LabPlan, options: DaemonOptions) -> Path:
     stores = folder / "stores"
     ports = {domain.name: domain.data_port for domain in plan.domains}
     ducks = []
-    machine = sorted(os.sched_getaffinity(0))
-    for i, duck in enumerate(plan.ducks):
+    for duck in plan.ducks:
         store = stores / duck.name
         store.mkdir(parents=True, exist_ok=True)
-        cores = cores_of(i, len(plan.ducks), options.num_threads, machine)
-        command = duck_command(plan, duck.address, ports[duck.domain], store, options, cores)
+        command = duck_command(plan, duck.address, ports[duck.domain], store, options)
         ducks.append(RelayDuck(duck.mac, duck.name, tuple(command), duck.secure_on))
     (folder / "lab.json").write_text(
         json.dumps({"kind": "processes", "lab_id": plan.lab_id, "ducks": [asdict(duck) for duck in plan.ducks]})

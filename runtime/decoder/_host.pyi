@@ -15,9 +15,7 @@ class Cache:
     def __init__(self, max_len: int, layers: Sequence[tuple[F32, F32]]) -> None: ...
 
 class Stack:
-    def __init__(
-        self, hidden: int, eps: float, threads: int, cores: Sequence[int], impl: str | None = None
-    ) -> None: ...
+    def __init__(self, hidden: int, eps: float, threads: int, impl: str | None = None) -> None: ...
     def add_layer(
         self,
         *,

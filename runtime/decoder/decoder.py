@@ -57,7 +57,6 @@ class Decoder:
 
     Long inputs are run in chunks of `chunk_tokens`, which does not change the result beyond rounding. `native`: the
     host's arithmetic runs natively where it can (grouped-query attention on a CPU); without it, all of it in torch.
-    `cores`: where that uses several threads, each stays on one of these, and whoever calls `forward` on the first.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Decoder:
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         *,
         native: bool = True,
-        cores: Sequence[int] = (),
     ) -> None:
         self.config = config
         self.fabric = fabric
@@ -96,7 +94,7 @@ class Decoder:
         self._head = weights.linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
         self._native: NativeStack | None = None
         if native and isinstance(self._head, PackedLinear) and NativeStack.can_take(self._layers, self._head):
-            self._native = NativeStack(self._layers, self._norm, self._head, config.rms_norm_eps, cores)
+            self._native = NativeStack(self._layers, self._norm, self._head, config.rms_norm_eps)
 
     @property
     def is_native(self) -> bool:

@@ -28,11 +28,9 @@ class NativeStack:
     Results do not depend on the batch, nor on how a sequence was cut into forwards.
     """
 
-    def __init__(
-        self, layers: Sequence[Layer], norm: torch.Tensor, head: PackedLinear, eps: float, cores: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, layers: Sequence[Layer], norm: torch.Tensor, head: PackedLinear, eps: float) -> None:
         hidden = norm.shape[0]
-        self._stack = _host.Stack(hidden, eps, head.threads, list(cores))
+        self._stack = _host.Stack(hidden, eps, head.threads)
         self._ffns: list[FabricFfn] = [layer.ffn for layer in layers]
         self._ropes: list[Rope] = []
         self._positions = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint
@@ -19,12 +18,11 @@ def load_decoder(
     device: str = "cpu",
     host_format: str | None = None,
     num_threads: int | None = None,
-    cores: Sequence[int] = (),
 ) -> Decoder:
     """Reads what stays on the host: its matrices as they are stored, or rounded to `host_format`.
 
     `num_threads` is for the host's own arithmetic, torch's (of the whole process) included; None leaves torch as it is.
-    `cores` are those that its threads keep to (see `Decoder`). Raises `BadCheckpoint`, `UnsupportedConfig`.
+    Raises `BadCheckpoint`, `UnsupportedConfig`.
     """
     import torch
 
@@ -36,4 +34,4 @@ def load_decoder(
         torch.set_num_threads(num_threads)
     checkpoint.tensors  # noqa: B018 - the whole checkpoint is checked before a part of it is used
     weights = CheckpointWeights(checkpoint, torch.device(device), host_format, num_threads or torch.get_num_threads())
-    return Decoder(checkpoint.config, weights, fabric, cores=cores)
+    return Decoder(checkpoint.config, weights, fabric)

@@ -32,38 +32,23 @@ class Spinner {
   std::uint32_t spins_ = 0;
 };
 
-void keep_to(pthread_t thread, int core) noexcept {
-  if (core < 0 || core >= CPU_SETSIZE) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(core), &set);
-  pthread_setaffinity_np(thread, sizeof set, &set);
-}
-
 }  // namespace
 
-Crew::Crew(std::uint32_t num_threads, std::span<const int> cores) {
+Crew::Crew(std::uint32_t num_threads) {
   for (std::uint32_t i = 1; i < num_threads; ++i) {
     helpers_.emplace_back([this, i] { help(i); });
     pthread_setname_np(helpers_.back().native_handle(), "host");
-    if (!cores.empty()) keep_to(helpers_.back().native_handle(), cores[i % cores.size()]);
   }
-  if (!cores.empty() && !helpers_.empty()) leaders_core_ = cores[0];
 }
 
 Crew::~Crew() {
   stop_.store(true);
-  leaders_core_ = -1;
   wake();
   for (std::thread& helper : helpers_) helper.join();
 }
 
 void Crew::wake() noexcept {
   if (helpers_.empty()) return;
-  if (const pthread_t self = pthread_self(); leaders_core_ >= 0 && !pthread_equal(self, leader_)) {
-    leader_ = self;
-    keep_to(self, leaders_core_);
-  }
   awake_.store(1, std::memory_order_release);
   awake_.notify_all();
 }

@@ -3,17 +3,11 @@
 // Unlike a Team nobody waits for anybody to arrive: the leader takes units as well and goes on once all are done, so that
 // a helper that is late, or whose core does something else just now, costs what it would have done and no more. Between
 // wake() and rest() helpers spin for the next phase; after rest() they sleep and leave their cores to others.
-//
-// With cores given, helper i stays on cores[i] and whoever calls wake() on cores[0]: where those who work between two
-// bursts are on this machine too, a scheduler that moves threads about puts two on one core and leaves another idle.
 #pragma once
-
-#include <pthread.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -23,7 +17,7 @@ class Crew {
  public:
   static constexpr std::uint32_t kMaxUnits = (1u << 24) - 1;
 
-  explicit Crew(std::uint32_t num_threads, std::span<const int> cores = {});  // the leader is thread 0
+  explicit Crew(std::uint32_t num_threads);  // the leader is thread 0
   ~Crew();
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -66,8 +60,6 @@ class Crew {
   std::array<Phase, 2> phases_;  // by the number's parity; the leader waits for a phase's units before the next
   std::uint16_t number_ = 0;
   std::vector<std::thread> helpers_;
-  int leaders_core_ = -1;  // none
-  pthread_t leader_{};     // who was put there
 };
 
 }  // namespace duckfleet::host

@@ -43,9 +43,8 @@ struct PyCache {
 
 class PyStack {
  public:
-  PyStack(std::uint32_t hidden, float eps, std::uint32_t threads, const std::vector<int>& cores,
-          const std::optional<std::string>& impl)
-      : stack_(hidden, eps, selected(impl), threads, cores) {
+  PyStack(std::uint32_t hidden, float eps, std::uint32_t threads, const std::optional<std::string>& impl)
+      : stack_(hidden, eps, selected(impl), threads) {
     if (hidden == 0 || threads == 0 || threads > 1024) refuse("hidden and threads must be positive");
   }
 
@@ -188,8 +187,8 @@ NB_MODULE(_host, m) {
            "max_len"_a, "layers"_a);
 
   nb::class_<PyStack>(m, "Stack")
-      .def(nb::init<std::uint32_t, float, std::uint32_t, const std::vector<int>&, const std::optional<std::string>&>(),
-           "hidden"_a, "eps"_a, "threads"_a, "cores"_a, "impl"_a.none() = nb::none())
+      .def(nb::init<std::uint32_t, float, std::uint32_t, const std::optional<std::string>&>(), "hidden"_a, "eps"_a,
+           "threads"_a, "impl"_a.none() = nb::none())
       .def("add_layer", &PyStack::add_layer, nb::kw_only(), "input_norm"_a, "ffn_norm"_a, "qkv"_a, "qkv_bias"_a.none(),
            "out"_a, "out_bias"_a.none(), "q_norm"_a.none(), "k_norm"_a.none(), "num_heads"_a, "num_kv_heads"_a,
            "head_dim"_a, "rope"_a, "rope_dim"_a)

@@ -15,10 +15,9 @@ std::uint32_t pieces(std::uint32_t n, std::uint32_t size) { return (n + size - 1
 
 }  // namespace
 
-Stack::Stack(std::uint32_t hidden, float eps, const kernels::Kernels& kernels, std::uint32_t num_threads,
-             std::span<const int> cores)
+Stack::Stack(std::uint32_t hidden, float eps, const kernels::Kernels& kernels, std::uint32_t num_threads)
     : hidden_(hidden), eps_(eps), kernels_(kernels), host_(host_kernels(kernels.name)),
-      crew_(std::make_unique<Crew>(num_threads, cores)) {}
+      crew_(std::make_unique<Crew>(num_threads)) {}
 
 void Stack::set_rope(std::uint32_t index, const RopeTable& table) {
   if (ropes_.size() <= index) ropes_.resize(index + 1);

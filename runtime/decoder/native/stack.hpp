@@ -55,8 +55,7 @@ struct Segment {
 
 class Stack {
  public:
-  Stack(std::uint32_t hidden, float eps, const kernels::Kernels& kernels, std::uint32_t num_threads,
-        std::span<const int> cores = {});
+  Stack(std::uint32_t hidden, float eps, const kernels::Kernels& kernels, std::uint32_t num_threads);
 
   void add_layer(const LayerWeights& layer) { layers_.push_back(layer); }
   void set_rope(std::uint32_t index, const RopeTable& table);

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duckfleet.fleet.lab.plan import cores_of, plan_lab, with_port
+from duckfleet.fleet.lab.plan import plan_lab, with_port
 from duckfleet.inventory.errors import OperatorError
 from duckfleet.inventory.sitefile import parse_site
 from duckfleet.inventory.sitewriter import site_text
@@ -42,20 +42,3 @@ def test_every_lab_is_a_site_that_the_reader_takes(num_ducks: int, num_domains: 
 def test_a_fleet_that_does_not_fit_is_refused(ducks: int, domains: int | None) -> None:
     with pytest.raises(OperatorError, match="--d"):
         plan_lab("abcd", ducks, num_domains=domains)
-
-
-@pytest.mark.parametrize(
-    ("num_ducks", "num_threads", "cores", "wanted"),
-    [
-        (2, 1, [0, 1], [(0,), (1,)]),
-        (5, 1, [0, 1], [(0,), (1,), (0,), (1,), (0,)]),
-        (2, 2, [4, 5, 6, 7], [(4, 5), (6, 7)]),
-        (2, 3, [0, 1, 2, 3], [(0, 1, 2), (3, 0, 1)]),
-        (1, 8, [0, 1], [(0, 1)]),
-        (3, 1, [0, 1, 2, 3], [(), (), ()]),  # there is room: the scheduler finds it
-    ],
-)
-def test_ducks_that_fill_the_machine_are_dealt_over_its_cores(
-    num_ducks: int, num_threads: int, cores: list[int], wanted: list[tuple[int, ...]]
-) -> None:
-    assert [cores_of(i, num_ducks, num_threads, cores) for i in range(num_ducks)] == wanted

@@ -1,10 +1,5 @@
 """The native host: the same bits whatever the batch, the chunks, the threads and the instruction set."""
 
-import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import Qwen3Config
@@ -32,9 +27,9 @@ def checkpoint(request, tmp_path_factory):
     return Checkpoint.open(save(model, tmp_path_factory.mktemp("model")))
 
 
-def make(checkpoint, threads=1, format="e4m3", cores=()):
+def make(checkpoint, threads=1, format="e4m3"):
     weights = CheckpointWeights(checkpoint, torch.device("cpu"), format, threads)
-    decoder = Decoder(checkpoint.config, weights, RowFabric(checkpoint), cores=cores)
+    decoder = Decoder(checkpoint.config, weights, RowFabric(checkpoint))
     assert decoder.is_native
     return decoder
 
@@ -114,30 +109,3 @@ def test_arrays_of_the_wrong_shape_are_refused(checkpoint):
             stack.attention(layer, last, into)
     with pytest.raises(ValueError):
         _host.Cache(8, [(torch.zeros(1, 2, 4, 16).numpy(), torch.zeros(1, 8, 16).numpy())])
-
-
-def cores_of_threads():
-    """Where each thread of this process may run, by thread id."""
-    return {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()}
-
-
-def test_threads_keep_to_their_cores_and_whoever_calls_to_the_first(checkpoint):
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    before = cores_of_threads()
-    decoder = make(checkpoint, threads=2, cores=cores)
-    helpers = [where for thread, where in cores_of_threads().items() if thread not in before]
-    assert {cores[-1]} in helpers
-
-    def run():
-        all_logits(decoder, [1, 2, 3])
-        return os.sched_getaffinity(0)
-
-    with ThreadPoolExecutor(1) as other:
-        assert other.submit(run).result() == {cores[0]}
-    assert os.sched_getaffinity(0) == before[threading.get_native_id()]
-
-
-def test_one_thread_is_left_to_the_scheduler(checkpoint):
-    before = os.sched_getaffinity(0)
-    all_logits(make(checkpoint, cores=sorted(before)[:1]), [1, 2, 3])
-    assert os.sched_getaffinity(0) == before
