@@ -15,7 +15,7 @@ std::optional<Refusal> Offers::add(std::span<const std::byte> payload, Clock::ti
     return Refusal{ErrorCode::kMalformed, "an offer for " + std::to_string(offer.lifetime_s) + " s; 1 to " +
                                               std::to_string(wire::kMaxOfferSeconds) + " are taken"};
   }
-  Offer made{{}, make_digest(offer.digest), now + std::chrono::seconds(offer.lifetime_s)};
+  Offer made{{}, make_digest(offer.digest), now + std::chrono::seconds(+offer.lifetime_s)};
   std::ranges::copy(offer.secret, made.secret.begin());
   const std::lock_guard lock(mutex_);
   std::erase_if(offers_, [&](const auto& entry) { return entry.second.ends <= now; });
