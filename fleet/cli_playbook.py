@@ -14,6 +14,8 @@ from rich.text import Text
 
 from duckfleet.fleet import console
 from duckfleet.fleet.cli_options import Ducks, Json, fleet_of
+from duckfleet.inventory.errors import OperatorError
+from duckfleet.inventory.whole_file import write_whole
 
 if TYPE_CHECKING:
     from duckfleet.fleet.playbooks.archive import RunRecord
@@ -69,7 +71,7 @@ def run(
     Exit code 3 when some ducks are not well, 1 when the host is not.
     """
     from duckfleet.fleet.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SOME_DUCKS
-    from duckfleet.fleet.playbooks.catalogue import DUCKS, find
+    from duckfleet.fleet.playbooks.catalogue import find
     from duckfleet.fleet.playbooks.run import PlaybookRun, choose, run_playbook
 
     fleet = fleet_of(context)
@@ -89,7 +91,7 @@ def run(
     if record.outcome == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
     if record.outcome != "ok":
-        raise typer.Exit(EXIT_SOME_DUCKS if playbook.runs_on == DUCKS else EXIT_FAILED)
+        raise typer.Exit(EXIT_FAILED if playbook.is_for_host else EXIT_SOME_DUCKS)
 
 
 def log(
@@ -149,8 +151,11 @@ def inventory(
     if script is not None:
         command = [sys.executable, "-m", "duckfleet.fleet.cli", "--state", str(fleet.state_dir)]
         command += ["--site", str(fleet.site_path.absolute()), "playbook", "inventory"]
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
-        script.chmod(0o755)
+        try:
+            write_whole(script, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+            script.chmod(0o755)
+        except OSError as error:
+            raise OperatorError(f"{script} cannot be written: {error.strerror}") from error
         console.note(f"ansible-inventory -i {script} --graph")
         return
     made = whole_inventory(fleet)

@@ -92,12 +92,14 @@ class _Spread:
         self._ducks = ducks
         self.from_host_bytes = [0] * len(ducks)
         self.given_bytes = [0] * len(ducks)
+        self._comes_after_bytes: dict[tuple[int | None, str], int] = {}  # from the host, by place and digest
         self._transfers: list[list[Transfer]] = [[] for _ in ducks]
 
     def take(self, taker: int, digest: str, giver: int | None) -> None:
         num_bytes = self._ducks[taker].lacking[digest]
         if giver is None:
             self.from_host_bytes[taker] += num_bytes
+            self._comes_after_bytes[taker, digest] = self.from_host_bytes[taker]
         else:
             self.given_bytes[giver] += num_bytes
         self._transfers[taker].append(Transfer(digest, num_bytes, giver))
@@ -105,16 +107,6 @@ class _Spread:
     def ordered(self, taker: int) -> tuple[Transfer, ...]:
         """A chunk that is still to come to its giver is fetched after those that come there earlier."""
         of_host = [t for t in self._transfers[taker] if t.giver is None]
-        of_peers = sorted((t for t in self._transfers[taker] if t.giver is not None), key=self._comes_at)
+        of_peers = [t for t in self._transfers[taker] if t.giver is not None]
+        of_peers.sort(key=lambda t: self._comes_after_bytes.get((t.giver, t.digest), 0))  # 0: its giver holds it
         return (*of_host, *of_peers)
-
-    def _comes_at(self, transfer: Transfer) -> int:
-        """How many bytes the giver gets from the host up to this chunk; 0: it holds it."""
-        assert transfer.giver is not None
-        total = 0
-        for sent in self._transfers[transfer.giver]:
-            if sent.giver is None:
-                total += sent.num_bytes
-                if sent.digest == transfer.digest:
-                    return total
-        return 0

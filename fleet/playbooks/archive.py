@@ -17,6 +17,7 @@ from duckfleet.inventory.whole_file import write_whole
 
 KEEP = 100  # runs
 RECORD = "run.json"
+UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class RunRecord:
     settings: Mapping[str, Any]
     started_at_s: float
     finished_at_s: float
-    outcome: str  # ok, failed, interrupted
+    outcome: str  # ok, failed, interrupted; UNFINISHED: under way, or killed
     results: tuple[MachineResult, ...]
-    return_code: int
+    return_code: int  # of ansible-playbook
 
 
 def new_run(folder: Path, playbook: str, at_s: float) -> Path:
@@ -59,15 +60,15 @@ def new_run(folder: Path, playbook: str, at_s: float) -> Path:
 
 
 def save(folder: Path, record: RunRecord) -> None:
-    """Keep the record, and as many runs as are kept."""
+    """Keep the record, in the place of one made earlier in the run, and as many runs as are kept."""
     write_whole(folder / record.run / RECORD, json.dumps(to_plain(record), indent=1, ensure_ascii=False) + "\n")
-    done = sorted(path.parent for path in folder.glob(f"*/{RECORD}"))
-    for path in done[:-KEEP]:
+    there = sorted(path.parent for path in folder.glob(f"*/{RECORD}"))
+    for path in there[:-KEEP]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def runs(folder: Path) -> list[RunRecord]:
-    """Those that have ended, oldest first; a record that cannot be read is left out."""
+    """Oldest first; a record that cannot be read is left out."""
     return [record for path in sorted(folder.glob(f"*/{RECORD}")) if (record := _load(path)) is not None]
 
 

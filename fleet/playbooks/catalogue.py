@@ -47,6 +47,10 @@ class Playbook:
     settings: tuple[Setting, ...]
 
     @property
+    def is_for_host(self) -> bool:
+        return self.runs_on == HOST
+
+    @property
     def path(self) -> Path:
         return folder() / self.file
 

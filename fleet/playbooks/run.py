@@ -15,7 +15,7 @@ from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.lab.ownership import boot_id
 from duckfleet.fleet.playbooks import archive
 from duckfleet.fleet.playbooks.archive import MachineResult, RunRecord
-from duckfleet.fleet.playbooks.catalogue import DUCKS, Playbook, Value
+from duckfleet.fleet.playbooks.catalogue import Playbook, Value
 from duckfleet.fleet.playbooks.events import STARTED, Tally, TaskEvent, tally, task_event
 from duckfleet.fleet.playbooks.inventory import HOST_NAME, Inventory, by_host_name, literal
 from duckfleet.fleet.playbooks.runner import Finished, Request, play, require_programs
@@ -48,14 +48,15 @@ def runs_dir(fleet: FleetContext) -> Path:
 
 def choose(playbook: Playbook, site: Site, wanted: Sequence[str]) -> tuple[Duck, ...]:
     """The ducks that are meant. Raises `OperatorError` for ducks named to a playbook that is for the host."""
-    if playbook.runs_on == DUCKS:
-        chosen = site.select(wanted)
-        if not chosen:
-            raise OperatorError(f"{site.path} has no ducks yet: `duckctl discover` proposes them")
-        return chosen
-    if wanted:
-        raise OperatorError(f"playbook {playbook.name} sets up this host and takes no ducks: leave {wanted[0]!r} out")
-    return ()
+    if playbook.is_for_host:
+        if wanted:
+            what = f"playbook {playbook.name} sets up this host and takes no ducks"
+            raise OperatorError(f"{what}: leave {wanted[0]!r} out")
+        return ()
+    chosen = site.select(wanted)
+    if not chosen:
+        raise OperatorError(f"{site.path} has no ducks yet: `duckctl discover` proposes them")
+    return chosen
 
 
 def whole_inventory(fleet: FleetContext, is_ours: Callable[[str], bool] = is_own_address) -> Inventory:
@@ -74,14 +75,18 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
     refused = [duck for duck in run.ducks if run.is_ours(duck.address)]
     taking_part = tuple(duck for duck in run.ducks if duck not in refused)
     machines: dict[str, Duck | None] = dict(by_host_name(taking_part))
-    if run.playbook.runs_on != DUCKS:
+    if run.playbook.is_for_host:
         machines = {HOST_NAME: None}
-    if run.playbook.runs_on != DUCKS and os.geteuid() != 0:
-        raise OperatorError(f"playbook {run.playbook.name} sets up this host, which takes root")
+        if os.geteuid() != 0:
+            raise OperatorError(f"playbook {run.playbook.name} sets up this host, which takes root")
     require_programs(needs_ssh=bool(taking_part))
     _pin_told_keys(fleet, taking_part)
     started_at_s = time.time()
     folder = archive.new_run(runs_dir(fleet), run.playbook.name, started_at_s)
+    begun = RunRecord(
+        folder.name, run.playbook.name, run.is_check, run.values, started_at_s, started_at_s, archive.UNFINISHED, (), 0
+    )
+    archive.save(runs_dir(fleet), begun)  # whoever kills us, the run is listed and its tasks can be read
     about = {"playbook": run.playbook.name, "run": folder.name}
     store.log("playbook_started", {**about, "machines": len(machines)})
     events: list[TaskEvent] = []
@@ -90,6 +95,8 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
         finished = play(_request(fleet, run, folder, taking_part), _hear(machines, events, say))
     if machines and not events and finished.return_code and not finished.was_interrupted:
         store.log("playbook_finished", {**about, "outcome": "failed"})
+        ended = replace(begun, finished_at_s=time.time(), outcome="failed", return_code=finished.return_code)
+        archive.save(runs_dir(fleet), ended)
         raise MachineError(
             f"Ansible did nothing, exit code {finished.return_code}:\n{finished.last_words}\nkept in {folder}"
         )
@@ -97,16 +104,12 @@ def run_playbook(fleet: FleetContext, run: PlaybookRun, say: Callable[[TaskEvent
     for host, counted in tally(machines, events).items():
         results.append(_judged(fleet, run, about, machines[host], counted, finished))
     outcome = "interrupted" if finished.was_interrupted else "ok" if all(one.is_well for one in results) else "failed"
-    record = RunRecord(
-        folder.name,
-        run.playbook.name,
-        run.is_check,
-        run.values,
-        started_at_s,
-        time.time(),
-        outcome,
-        tuple(results),
-        finished.return_code,
+    record = replace(
+        begun,
+        finished_at_s=time.time(),
+        outcome=outcome,
+        results=tuple(results),
+        return_code=finished.return_code,
     )
     archive.save(runs_dir(fleet), record)
     counts = {"well": sum(one.is_well for one in results), "of": len(results)}
@@ -126,9 +129,7 @@ def _by_our_name(event: TaskEvent) -> TaskEvent:
 
 def _request(fleet: FleetContext, run: PlaybookRun, folder: Path, ducks: tuple[Duck, ...]) -> Request:
     ours = boot_id()
-    inventory = Inventory(
-        fleet.site, ducks, fleet.keys_dir, ours, _interpreter(), has_host=run.playbook.runs_on != DUCKS
-    )
+    inventory = Inventory(fleet.site, ducks, fleet.keys_dir, ours, _interpreter(), has_host=run.playbook.is_for_host)
     variables = literal(variables_of(run.playbook, fleet, run.values, ours))
     return Request(folder, run.playbook.path, inventory.static(), variables, run.is_check)
 

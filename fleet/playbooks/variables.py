@@ -13,7 +13,7 @@ from typing import Any
 
 from duckfleet.fleet.context import FleetContext
 from duckfleet.fleet.doctor import WANTED_RMEM_BYTES
-from duckfleet.fleet.playbooks.catalogue import HOST, Playbook, Value
+from duckfleet.fleet.playbooks.catalogue import Playbook, Value
 from duckfleet.fleet.report.schedule import Nightly, parse_time
 from duckfleet.fleet.supervise import unit_text
 from duckfleet.fleet.switching import ACTIONS, guarded
@@ -26,7 +26,7 @@ def variables_of(
 ) -> dict[str, Any]:
     """The settings by their names, and what this playbook needs of the product."""
     made: dict[str, Any] = dict(values)
-    if playbook.runs_on == HOST:
+    if playbook.is_for_host:
         made["host_rmem_bytes"] = WANTED_RMEM_BYTES
         made["host_units"] = _host_units(fleet, str(values["report_at"]))
         return made

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <string_view>
 
 #include "control_frame.hpp"
@@ -15,13 +16,47 @@ constexpr std::string_view kConfirm = "confirm", kToDuck = "host to duck", kFrom
 
 using Root = std::array<std::uint8_t, 64>;
 
-const std::uint8_t* as_bytes(std::string_view text) noexcept {
-  return reinterpret_cast<const std::uint8_t*>(text.data());
+std::span<const std::uint8_t> octets(std::string_view text) noexcept {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+std::span<const std::uint8_t> octets(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
 void derive(const Root& root, std::string_view label, std::span<std::uint8_t> out) noexcept {
-  crypto_generichash(out.data(), out.size(), as_bytes(label), label.size(), root.data(), root.size());
+  crypto_generichash(out.data(), out.size(), octets(label).data(), label.size(), root.data(), root.size());
 }
+
+std::array<std::uint8_t, 32> transcript_of(std::initializer_list<std::span<const std::uint8_t>> parts) noexcept {
+  std::array<std::uint8_t, 32> transcript;
+  crypto_generichash_state hash;
+  crypto_generichash_init(&hash, nullptr, 0, transcript.size());
+  for (const auto part : parts) crypto_generichash_update(&hash, part.data(), part.size());
+  crypto_generichash_final(&hash, transcript.data(), transcript.size());
+  return transcript;
+}
+
+// An X25519 key pair for one handshake, gone with it.
+class Ephemeral {
+ public:
+  explicit Ephemeral(std::span<std::uint8_t, crypto_scalarmult_BYTES> public_key) noexcept {
+    randombytes_buf(secret_.data(), secret_.size());
+    crypto_scalarmult_base(public_key.data(), secret_.data());
+  }
+  ~Ephemeral() { sodium_memzero(secret_.data(), secret_.size()); }
+  Ephemeral(const Ephemeral&) = delete;
+  Ephemeral& operator=(const Ephemeral&) = delete;
+
+  // False for one of the few public keys that agree on nothing.
+  bool agree(std::span<const std::uint8_t, crypto_scalarmult_BYTES> theirs,
+             std::span<std::uint8_t, crypto_scalarmult_BYTES> agreed) const noexcept {
+    return crypto_scalarmult(agreed.data(), secret_.data(), theirs.data()) == 0;
+  }
+
+ private:
+  std::array<std::uint8_t, crypto_scalarmult_SCALARBYTES> secret_;
+};
 
 // `secrets` are X25519 agreements, one after the other.
 Root root_of(std::span<const std::uint8_t> key, const std::array<std::uint8_t, 32>& transcript,
@@ -38,14 +73,7 @@ Root root_of(std::span<const std::uint8_t> key, const std::array<std::uint8_t, 3
 Root peer_root(const TicketSecret& secret, std::span<const std::byte> hello_frame,
                std::span<const std::uint8_t, 32> answering_ephemeral,
                const std::array<std::uint8_t, crypto_scalarmult_BYTES>& ee) noexcept {
-  std::array<std::uint8_t, 32> transcript;
-  crypto_generichash_state hash;
-  crypto_generichash_init(&hash, nullptr, 0, transcript.size());
-  crypto_generichash_update(&hash, as_bytes(kPeerProtocolName), kPeerProtocolName.size());
-  crypto_generichash_update(&hash, reinterpret_cast<const std::uint8_t*>(hello_frame.data()), hello_frame.size());
-  crypto_generichash_update(&hash, answering_ephemeral.data(), answering_ephemeral.size());
-  crypto_generichash_final(&hash, transcript.data(), transcript.size());
-  return root_of(secret, transcript, ee);
+  return root_of(secret, transcript_of({octets(kPeerProtocolName), octets(hello_frame), answering_ephemeral}), ee);
 }
 
 }  // namespace
@@ -78,27 +106,15 @@ std::optional<DuckHandshake> DuckHandshake::accept(
 
   DuckHandshake made;
   made.reply_.mode = static_cast<std::uint8_t>(ControlMode::kKeyed);
-  std::array<std::uint8_t, crypto_scalarmult_SCALARBYTES> ephemeral;
-  std::array<std::uint8_t, crypto_scalarmult_BYTES> ee, se;
-  randombytes_buf(ephemeral.data(), ephemeral.size());
-  crypto_scalarmult_base(made.reply_.ephemeral, ephemeral.data());
-  const bool usable = crypto_scalarmult(ee.data(), ephemeral.data(), hello.ephemeral) == 0 &&
-                      crypto_scalarmult(se.data(), ephemeral.data(), keys.fleet_public.data()) == 0;
-  sodium_memzero(ephemeral.data(), ephemeral.size());
-  if (!usable) return std::nullopt;
-
-  std::array<std::uint8_t, 32> transcript;
-  crypto_generichash_state hash;
-  crypto_generichash_init(&hash, nullptr, 0, transcript.size());
-  crypto_generichash_update(&hash, as_bytes(kProtocolName), kProtocolName.size());
-  crypto_generichash_update(&hash, keys.fleet_public.data(), keys.fleet_public.size());
-  crypto_generichash_update(&hash, reinterpret_cast<const std::uint8_t*>(hello_frame.data()), hello_frame.size());
-  crypto_generichash_update(&hash, made.reply_.ephemeral, sizeof made.reply_.ephemeral);
-  crypto_generichash_final(&hash, transcript.data(), transcript.size());
-
+  const Ephemeral ephemeral(made.reply_.ephemeral);
   std::array<std::uint8_t, 2 * crypto_scalarmult_BYTES> agreed;
-  std::ranges::copy(ee, agreed.begin());
-  std::ranges::copy(se, agreed.begin() + crypto_scalarmult_BYTES);
+  const std::span both(agreed);
+  if (!ephemeral.agree(hello.ephemeral, both.first<crypto_scalarmult_BYTES>()) ||
+      !ephemeral.agree(keys.fleet_public, both.last<crypto_scalarmult_BYTES>())) {
+    return std::nullopt;
+  }
+  const auto transcript =
+      transcript_of({octets(kProtocolName), keys.fleet_public, octets(hello_frame), made.reply_.ephemeral});
   Root root = root_of(keys.enrolment, transcript, agreed);
   made.take_keys(root);
   return made;
@@ -120,13 +136,9 @@ std::optional<DuckHandshake> DuckHandshake::accept_peer(
   std::memcpy(&hello, hello_frame.data() + sizeof(ControlHeader), sizeof hello);
   DuckHandshake made;
   made.reply_.mode = static_cast<std::uint8_t>(ControlMode::kKeyed);
-  std::array<std::uint8_t, crypto_scalarmult_SCALARBYTES> ephemeral;
+  const Ephemeral ephemeral(made.reply_.ephemeral);
   std::array<std::uint8_t, crypto_scalarmult_BYTES> ee;
-  randombytes_buf(ephemeral.data(), ephemeral.size());
-  crypto_scalarmult_base(made.reply_.ephemeral, ephemeral.data());
-  const bool usable = crypto_scalarmult(ee.data(), ephemeral.data(), hello.ephemeral) == 0;
-  sodium_memzero(ephemeral.data(), ephemeral.size());
-  if (!usable) return std::nullopt;
+  if (!ephemeral.agree(hello.ephemeral, ee)) return std::nullopt;
   Root root = peer_root(secret, hello_frame, made.reply_.ephemeral, ee);
   made.take_keys(root);
   return made;

@@ -62,7 +62,7 @@ void PeerFetcher::stop() {
 
 std::string PeerFetcher::fetch(const wire::ChunkFetch& request,
                                const std::function<bool(const wire::ControlFrame&)>& take) {
-  const std::uint32_t silence_ms = request.silence_ms, limit_ms = request.limit_ms;  // copies: a packed field has no address
+  const std::uint32_t silence_ms = request.silence_ms, limit_ms = request.limit_ms;  // a packed field has no address
   const std::chrono::milliseconds silence(std::min(silence_ms, limit_ms));
   ControlTimeouts timeouts{silence, silence, silence, std::chrono::milliseconds(0)};
   timeouts.end = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);

@@ -38,6 +38,9 @@ class DataPlane final : private Attendant {
   const Transport& transport() const noexcept { return *transport_; }
 
  private:
+  static constexpr std::uint32_t kMaxNacks = 12;  // for a request, in vain: then the host's own deadline decides
+  static constexpr double kEchoBurst = 4096;      // outside a session echoes are bounded, so that they are no load
+
   // The request that is being computed.
   struct Running {
     std::shared_ptr<Session> session;

@@ -16,7 +16,8 @@ class PageBuffer {
   ~PageBuffer();
 
   // Zeroed memory, in huge pages where the kernel has them: what is larger than half of one begins with one and ends with
-  // one, for a page walk every 4 KB keeps a core from reading as fast as it could. Nothing when there is no address space or memory for it.
+  // one, for a page walk every 4 KB keeps a core from reading as fast as it could. Nothing when there is no address space
+  // or memory for it.
   static std::optional<PageBuffer> anonymous(std::size_t size);
 
   // An existing file, not to be written to until `make_writable`; a new file of `size` bytes whose blocks are reserved, so

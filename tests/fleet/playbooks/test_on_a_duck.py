@@ -164,7 +164,7 @@ def test_ctrl_c_ends_the_run_here_and_on_the_duck_and_leaves_no_process(shelf: S
         ["ip", "netns", "exec", shelf.net.host, *command], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     _wait_for(lambda: _stress_tests(shelf) != [])
-    (folder,) = [path for path in (shelf.state / "playbooks").iterdir() if not (path / "run.json").exists()]
+    folder = _unfinished(shelf)
     assert processes_marked(RUN_VARIABLE, str(folder))
     run.send_signal(signal.SIGINT)
     out, _ = run.communicate(timeout=120)
@@ -177,15 +177,22 @@ def test_ctrl_c_ends_the_run_here_and_on_the_duck_and_leaves_no_process(shelf: S
 
 
 def test_a_run_that_is_killed_ends_here_and_on_the_duck(shelf: Shelf) -> None:
-    before = set((shelf.state / "playbooks").iterdir())
     command = shelf.command("playbook", "run", "burn-in", "--set", "seconds=600", "--set", "mib=64", "--json")
     run = subprocess.Popen(["ip", "netns", "exec", shelf.net.host, *command], stdout=subprocess.PIPE)
     _wait_for(lambda: _stress_tests(shelf) != [])
-    (folder,) = set((shelf.state / "playbooks").iterdir()) - before
+    folder = _unfinished(shelf)
     run.kill()
     run.communicate(timeout=120)
     _wait_for(lambda: _stress_tests(shelf) == [])
     _wait_for(lambda: not processes_marked(RUN_VARIABLE, str(folder)))  # ssh keeps its connection for half a minute
+    assert _unfinished(shelf) == folder  # it is listed, and what it did can be read
+
+
+def _unfinished(shelf: Shelf) -> Path:
+    """The folder of the run that is under way, or was killed."""
+    kept = json.loads(shelf.duckctl("playbook", "log", "--json").stdout)
+    (name,) = [one["run"] for one in kept if one["outcome"] == "unfinished"]
+    return shelf.state / "playbooks" / name
 
 
 def _stress_tests(shelf: Shelf) -> list[int]:

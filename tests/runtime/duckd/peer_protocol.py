@@ -21,6 +21,7 @@ from duckfleet.runtime.wire import (
     PeerHello,
 )
 from tests.runtime.duckd.duck_process import CONTROL_PORT, random_address
+from tests.runtime.exact_read import read_exactly
 
 NAME = b"duckfleet peer v1: NNpsk2 X25519 BLAKE2b secretstream"
 Frame = tuple[int, bytes]
@@ -46,19 +47,9 @@ class Sealed:
         self.sock.sendall(struct.pack("<I", len(sealed)) + sealed)
 
     def receive(self) -> Frame:
-        (length,) = struct.unpack("<I", read(self.sock, 4))
-        frame, _ = sodium.crypto_secretstream_xchacha20poly1305_pull(self._pull, read(self.sock, length))
+        (length,) = struct.unpack("<I", read_exactly(self.sock, 4))
+        frame, _ = sodium.crypto_secretstream_xchacha20poly1305_pull(self._pull, read_exactly(self.sock, length))
         return ControlHeader.unpack(frame[:16]).type, frame[16:]
-
-
-def read(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = sock.recv(size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
 
 
 def call(address: str, ticket: Ticket) -> Sealed:
@@ -68,7 +59,7 @@ def call(address: str, ticket: Ticket) -> Sealed:
     hello = PeerHello(ticket.number, sodium.crypto_scalarmult_base(private)).pack()
     frame = ControlHeader(type=ControlType.PEER_HELLO, length=len(hello)).pack() + hello
     sock.sendall(frame)
-    reply = HelloReply.unpack(read(sock, 16 + HelloReply.num_bytes())[16:])
+    reply = HelloReply.unpack(read_exactly(sock, 16 + HelloReply.num_bytes())[16:])
     root = _root(ticket, frame, reply.ephemeral, sodium.crypto_scalarmult(private, reply.ephemeral))
     assert reply.confirm == hashlib.blake2b(b"confirm", key=root, digest_size=16).digest()
     stream = Sealed(sock, root, b"host to duck", b"duck to host")
@@ -112,7 +103,7 @@ class Giver:
                 self.answer(stream)
 
     def _greet(self, sock: socket.socket) -> Sealed:
-        frame = read(sock, 16 + PeerHello.num_bytes())
+        frame = read_exactly(sock, 16 + PeerHello.num_bytes())
         hello = PeerHello.unpack(frame[16:])
         private = sodium.randombytes(32)
         public = sodium.crypto_scalarmult_base(private)
@@ -121,7 +112,7 @@ class Giver:
         confirm = hashlib.blake2b(b"confirm", key=root, digest_size=16).digest()
         reply = HelloReply(1, ephemeral=public, confirm=confirm, stream_header=stream.stream_header).pack()
         sock.sendall(ControlHeader(type=ControlType.HELLO_REPLY, length=len(reply)).pack() + reply)
-        stream.take_header(read(sock, 28)[4:])
+        stream.take_header(read_exactly(sock, 28)[4:])
         return stream
 
 

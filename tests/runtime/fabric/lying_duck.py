@@ -22,6 +22,7 @@ from nacl.bindings import (
 
 from duckfleet.runtime.wire import ControlHeader, ControlMode, ControlType, FleetKeys, HelloReply
 from duckfleet.runtime.wire.handshake import PROTOCOL_NAME
+from tests.runtime.exact_read import read_exactly
 
 HEADER_BYTES = ControlHeader.num_bytes()
 Frame = Callable[[ControlHeader, bytes], bytes]  # of a request: the frame that answers it, before it is sealed
@@ -64,8 +65,8 @@ class LyingDuck:
                     self.failure = error
 
     def _talk(self, connection: socket.socket) -> None:
-        hello = _read(connection, HEADER_BYTES)
-        hello += _read(connection, ControlHeader.unpack(hello).length)
+        hello = read_exactly(connection, HEADER_BYTES)
+        hello += read_exactly(connection, ControlHeader.unpack(hello).length)
         ephemeral = secrets.token_bytes(32)
         push = pull = None
         if self._keys is None:
@@ -85,16 +86,16 @@ class LyingDuck:
             return
         if pull is not None:
             assert self._keys is not None
-            (size,) = struct.unpack("<I", _read(connection, 4))
+            (size,) = struct.unpack("<I", read_exactly(connection, 4))
             key = _derive(root, b"host to duck", 32)
-            crypto_secretstream_xchacha20poly1305_init_pull(pull, _read(connection, size), key)
+            crypto_secretstream_xchacha20poly1305_init_pull(pull, read_exactly(connection, size), key)
         while True:
             if pull is None:
-                header_bytes = _read(connection, HEADER_BYTES)
-                payload = _read(connection, ControlHeader.unpack(header_bytes).length)
+                header_bytes = read_exactly(connection, HEADER_BYTES)
+                payload = read_exactly(connection, ControlHeader.unpack(header_bytes).length)
             else:
-                (size,) = struct.unpack("<I", _read(connection, 4))
-                opened, _ = crypto_secretstream_xchacha20poly1305_pull(pull, _read(connection, size))
+                (size,) = struct.unpack("<I", read_exactly(connection, 4))
+                opened, _ = crypto_secretstream_xchacha20poly1305_pull(pull, read_exactly(connection, size))
                 header_bytes, payload = opened[:HEADER_BYTES], opened[HEADER_BYTES:]
             request = ControlHeader.unpack(header_bytes)
             if request.type == ControlType.CHUNK_DATA:
@@ -115,16 +116,6 @@ class LyingDuck:
                 while connection.recv(65536):
                     pass
         return ends
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
 
 
 def _derive(root: bytes, label: bytes, size: int) -> bytes:
